@@ -1,0 +1,1 @@
+"""A fabric-native communication library for supernodes, on one Linux host."""

@@ -1,0 +1,81 @@
+/* The only place that spells memory orders.
+ *
+ * Types are plain integers in shared memory; the order is in the name.  A
+ * store_release makes all earlier writes of its thread visible to a thread
+ * whose load_acquire reads the stored value; each release in this code base
+ * names, in a "pairs with" comment, the acquire that it publishes to.  8 bytes
+ * is the widest: 16-byte atomics fall back to a per-process lock, which is no
+ * lock at all between dies.
+ */
+#ifndef ST_ATOMIC_H
+#define ST_ATOMIC_H
+
+#include <stdint.h>
+
+_Static_assert(__atomic_always_lock_free(8, 0), "8-byte atomics must be lock-free");
+
+#define ST_ATOMIC_FAMILY(bits)                                                            \
+    static inline uint##bits##_t st_load_relaxed_##bits(const uint##bits##_t *p)          \
+    {                                                                                     \
+        return __atomic_load_n(p, __ATOMIC_RELAXED);                                      \
+    }                                                                                     \
+    static inline uint##bits##_t st_load_acquire_##bits(const uint##bits##_t *p)          \
+    {                                                                                     \
+        return __atomic_load_n(p, __ATOMIC_ACQUIRE);                                      \
+    }                                                                                     \
+    static inline void st_store_relaxed_##bits(uint##bits##_t *p, uint##bits##_t v)       \
+    {                                                                                     \
+        __atomic_store_n(p, v, __ATOMIC_RELAXED);                                         \
+    }                                                                                     \
+    static inline void st_store_release_##bits(uint##bits##_t *p, uint##bits##_t v)       \
+    {                                                                                     \
+        __atomic_store_n(p, v, __ATOMIC_RELEASE);                                         \
+    }                                                                                     \
+    /* Also a full barrier: nothing after it moves before it. */                         \
+    static inline void st_store_seqcst_##bits(uint##bits##_t *p, uint##bits##_t v)        \
+    {                                                                                     \
+        __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                         \
+    }                                                                                     \
+    static inline uint##bits##_t st_load_seqcst_##bits(const uint##bits##_t *p)           \
+    {                                                                                     \
+        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                      \
+    }                                                                                     \
+    static inline uint##bits##_t st_add_acq_rel_##bits(uint##bits##_t *p, uint##bits##_t v) \
+    {                                                                                     \
+        return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);                                \
+    }                                                                                     \
+    static inline uint##bits##_t st_add_seqcst_##bits(uint##bits##_t *p, uint##bits##_t v) \
+    {                                                                                     \
+        return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);                                \
+    }                                                                                     \
+    static inline uint##bits##_t st_or_acq_rel_##bits(uint##bits##_t *p, uint##bits##_t v) \
+    {                                                                                     \
+        return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL);                                 \
+    }                                                                                     \
+    /* 1 if *p was old and is now v. */                                                   \
+    static inline int st_cas_acq_rel_##bits(uint##bits##_t *p, uint##bits##_t old,        \
+                                            uint##bits##_t v)                             \
+    {                                                                                     \
+        return __atomic_compare_exchange_n(p, &old, v, 0, __ATOMIC_ACQ_REL,               \
+                                           __ATOMIC_ACQUIRE);                             \
+    }
+
+ST_ATOMIC_FAMILY(32)
+ST_ATOMIC_FAMILY(64)
+
+#undef ST_ATOMIC_FAMILY
+
+/* Orders all earlier loads and stores before all later ones. */
+static inline void st_fence_seqcst(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+/* Tells the processor that this is a polling loop. */
+static inline void st_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory");
+#endif
+}
+
+#endif

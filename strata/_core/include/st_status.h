@@ -1,0 +1,25 @@
+/* Status codes of the C core.  0 is success; every function that can fail
+ * returns one of these.  strata/errors.py maps each to an exception class. */
+#ifndef ST_STATUS_H
+#define ST_STATUS_H
+
+enum st_status {
+    ST_OK = 0,
+    ST_EINVAL = 1,       /* an argument is out of range */
+    ST_ENOMEM = 2,       /* the UB space (HBM share, /dev/shm, cgroup) is full */
+    ST_ESYS = 3,         /* a system call failed; errno holds why */
+    ST_EDEAD = 4,        /* a peer died */
+    ST_ETIMEOUT = 5,     /* a deadline passed */
+    ST_EMISMATCH = 6,    /* members asked for different operations */
+    ST_EBROKEN = 7,      /* the group failed earlier */
+    ST_EINTR = 8,        /* a Python signal handler raised */
+    ST_EREG = 9,         /* an address is not mapped, stale, or out of bounds */
+    ST_ENOJOB = 10,      /* not attached, or a forked child */
+    ST_EABI = 11,        /* shared memory does not hold what it should */
+    ST_ECORRUPT = 12,    /* a value read from shared memory is out of bounds */
+    ST_EUNSUPPORTED = 13,/* dtype and operator do not go together */
+    ST_AGAIN = 14,       /* not done yet; call again */
+    ST_NSTATUS = 15
+};
+
+#endif
