@@ -1,0 +1,1 @@
+"""Plans: what an operation moves, as plain data that any executor takes."""

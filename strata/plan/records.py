@@ -1,0 +1,94 @@
+"""The records of a plan as numpy dtypes: slices, transfer units, operands.
+
+Twins of ``st_plan.h`` (which says what each field means) and ``st_types.h``; a
+test compares them.  Plans are files too, so codes are appended, never renumbered,
+and a change of layout raises ``PLAN_VERSION``.
+"""
+
+import numpy as np
+
+PLAN_VERSION = 1
+
+# Buffers of a member
+SRC, OUT, SCRATCH = 0, 1, 2
+NBUFS = 3
+BUFFER_NAMES = ("SRC", "OUT", "SCRATCH")
+
+# Slice kinds and flags
+PULL, PUSH = 1, 2
+TRANSIENT = 1
+
+# Unit kinds
+COPY, REDUCE = 1, 2
+UNIT_NAMES = {COPY: "copy", REDUCE: "reduce"}
+
+# Distance classes of a pair of dies
+TIER_NAMES = ("local", "sio", "l1", "l2")
+NTIERS = 4
+
+# Element types and operators (st_types.h); the index is the code
+DTYPE_NAMES = (
+    "raw", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64",
+    "f16", "bf16", "f32", "f64", "c64", "c128", "f8e4m3fn", "f8e5m2",
+)  # fmt: skip
+DTYPE_BYTES = (0, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16, 1, 1)
+OP_NAMES = ("none", "sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
+
+NONE = -1  # of wait_peer, wait_flag, post_flag
+
+
+def _record(itemsize: int, **fields: tuple[str, int]) -> np.dtype:
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [f for f, _ in fields.values()],
+            "offsets": [o for _, o in fields.values()],
+            "itemsize": itemsize,
+        }
+    )
+
+
+SLICE_DTYPE = _record(
+    48,
+    peer=("<i4", 0),
+    kind=("u1", 4),
+    op=("u1", 5),
+    src_buf=("u1", 6),
+    dst_buf=("u1", 7),
+    src=("<u8", 8),
+    dst=("<u8", 16),
+    bytes=("<u8", 24),
+    wait_peer=("<i4", 32),
+    wait_flag=("<i4", 36),
+    post_flag=("<i4", 40),
+    flags=("<u4", 44),
+)
+
+OPERAND_DTYPE = _record(
+    16,
+    member=("<i4", 0),
+    buf=("u1", 4),
+    pad=("(3,)u1", 5),
+    offset=("<u8", 8),
+)
+
+UNIT_DTYPE = _record(
+    64,
+    kind=("u1", 0),
+    op=("u1", 1),
+    dtype=("u1", 2),
+    tier=("u1", 3),
+    core=("<u2", 4),
+    stripe=("<u2", 6),
+    nsrc=("<u2", 8),
+    ndst=("<u2", 10),
+    src_first=("<u4", 12),
+    dst_first=("<u4", 16),
+    flags=("<u4", 20),
+    bytes=("<u8", 24),
+    wait_peer=("<i4", 32),
+    wait_flag=("<i4", 36),
+    post_flag=("<i4", 40),
+    slice=("<u4", 44),
+    reserved=("(16,)u1", 48),
+)

@@ -1,0 +1,105 @@
+"""The numpy records of a plan and their C twins are the same bytes and the same codes."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from strata.plan import records
+
+INCLUDE = Path(records.__file__).parents[1] / "_core" / "include"
+RECORDS = {
+    "st_slice": records.SLICE_DTYPE,
+    "st_operand": records.OPERAND_DTYPE,
+    "st_unit": records.UNIT_DTYPE,
+}
+
+
+def _compiler() -> list[str]:
+    """The C compiler that built this Python, or whatever `cc` is; the build needs one anyway."""
+    for command in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"):
+        if command and shutil.which(shlex.split(command)[0]):
+            return shlex.split(command)
+    pytest.skip("no C compiler on this host")
+
+
+def test_numpy_and_c_layouts_agree(tmp_path):
+    lines = []
+    for struct, dtype in RECORDS.items():
+        lines.append(f'printf("{struct} - 0 %zu\\n", sizeof(struct {struct}));')
+        for name in dtype.names:
+            lines.append(
+                f'printf("{struct} {name} %zu %zu\\n", offsetof(struct {struct}, {name}),'
+                f" sizeof(((struct {struct} *)0)->{name}));"
+            )
+    source = tmp_path / "layout.c"
+    source.write_text(
+        '#include <stdio.h>\n#include "st_plan.h"\nint main(void) {\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
+    )
+    program = tmp_path / "layout"
+    subprocess.run(
+        [*_compiler(), "-std=c11", "-Wall", "-Werror", f"-I{INCLUDE}", str(source), "-o", str(program)],
+        check=True,
+    )
+    said = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    expected = []
+    for struct, dtype in RECORDS.items():
+        expected.append(f"{struct} - 0 {dtype.itemsize}")
+        for name in dtype.names:
+            field, offset = dtype.fields[name][:2]
+            expected.append(f"{struct} {name} {offset} {field.itemsize}")
+    assert said.split("\n")[:-1] == expected
+
+
+@pytest.mark.parametrize("struct", RECORDS)
+def test_records_have_no_hidden_padding(struct):
+    dtype = RECORDS[struct]
+    end = 0
+    for name in dtype.names:
+        field, offset = dtype.fields[name][:2]
+        assert offset == end, f"{struct}: hole before {name}"
+        end = offset + field.itemsize
+    assert end == dtype.itemsize
+
+
+def _enums(header: str) -> dict[str, int]:
+    text = re.sub(r"/\*.*?\*/", "", (INCLUDE / header).read_text(), flags=re.S)
+    return {name: int(value) for name, value in re.findall(r"\b(ST_\w+)\s*=\s*(\d+)", text)}
+
+
+def test_codes_are_those_of_the_headers():
+    plan = _enums("st_plan.h")
+    assert (plan["ST_BUF_SRC"], plan["ST_BUF_OUT"], plan["ST_BUF_SCRATCH"]) == (
+        records.SRC,
+        records.OUT,
+        records.SCRATCH,
+    )
+    assert plan["ST_NBUFS"] == records.NBUFS == len(records.BUFFER_NAMES)
+    assert (plan["ST_SLICE_PULL"], plan["ST_SLICE_PUSH"]) == (records.PULL, records.PUSH)
+    assert plan["ST_SLICE_TRANSIENT"] == records.TRANSIENT
+    assert (plan["ST_UNIT_COPY"], plan["ST_UNIT_REDUCE"]) == (records.COPY, records.REDUCE)
+    assert plan["ST_NTIERS"] == records.NTIERS == len(records.TIER_NAMES)
+    for code, name in enumerate(records.TIER_NAMES):
+        assert plan[f"ST_TIER_{name.upper()}"] == code
+    types = _enums("st_types.h")
+    assert types["ST_NDTYPES"] == len(records.DTYPE_NAMES) == len(records.DTYPE_BYTES)
+    for code, name in enumerate(records.DTYPE_NAMES):
+        assert types[f"ST_{name.upper()}"] == code
+    assert types["ST_NOPS"] == len(records.OP_NAMES)
+    for code, name in enumerate(records.OP_NAMES):
+        assert types[f"ST_{'OP_' if name == 'none' else ''}{name.upper()}"] == code
+    version = re.search(r"#define ST_PLAN_VERSION (\d+)", (INCLUDE / "st_plan.h").read_text())
+    assert int(version.group(1)) == records.PLAN_VERSION
+
+
+def test_every_offset_is_asserted_in_c():
+    text = (INCLUDE / "st_plan.h").read_text()
+    for struct, dtype in RECORDS.items():
+        assert f"sizeof(struct {struct}) == {dtype.itemsize}" in text
+        for name in dtype.names:
+            assert f"offsetof(struct {struct}, {name}) == {dtype.fields[name][1]}," in text
