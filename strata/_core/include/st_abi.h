@@ -1,0 +1,246 @@
+/* Every struct that lives in shared memory, and nothing else.
+ *
+ * Layout of the UB space (one POSIX shared-memory object):
+ *
+ *     [ HBM of die 0 | HBM of die 1 | ... | control region | header page ]
+ *
+ * so that a physical address is die * hbm_bytes + offset, and a process that
+ * only holds the file descriptor finds the header in the last page.  Fixed
+ * widths, explicit pads, offsets instead of pointers.
+ */
+#ifndef ST_ABI_H
+#define ST_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define ST_MAGIC 0x3142552d41525453ull /* "STRA-UB1" */
+#define ST_ABI_VERSION 1u
+#define ST_LINE 64u
+#define ST_PAGE_SHIFT 21u
+#define ST_PAGE_BYTES (1ull << ST_PAGE_SHIFT)
+#define ST_HEADER_BYTES 4096u
+#define ST_MAX_DIES 1024u
+#define ST_NCANDIDATES 8u
+#define ST_LOG_RECORDS 1024u
+#define ST_RENDEZVOUS_SLOTS 64u
+#define ST_INLINE_BYTES 40u
+#define ST_GROUP_FLAGS 64u
+
+/* ---- the job --------------------------------------------------------- */
+
+struct st_header {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t header_bytes;
+    uint64_t object_bytes;
+    uint64_t control_offset; /* of the control region in the object */
+    uint64_t control_bytes;  /* header page included */
+    uint64_t hbm_bytes;      /* per die */
+    uint64_t seg_bytes;      /* VA segment per die, a power of two */
+    uint64_t token[2];       /* random; names the job */
+    uint64_t dies_off;       /* offsets in the control region */
+    uint64_t tables_off;
+    uint64_t logs_off;
+    uint64_t rendezvous_off;
+    uint64_t world_off;
+    uint64_t mailbox_bytes; /* per member and parity, in every group */
+    uint32_t ndies;
+    uint32_t page_shift;
+    uint64_t candidates[ST_NCANDIDATES]; /* window bases, in order of preference */
+    uint32_t wake_word;                  /* futex: somebody joined or died */
+    uint32_t sleepers;
+    uint8_t pad[8];
+};
+_Static_assert(offsetof(struct st_header, token) == 56, "abi");
+_Static_assert(offsetof(struct st_header, ndies) == 120, "abi");
+_Static_assert(offsetof(struct st_header, candidates) == 128, "abi");
+_Static_assert(offsetof(struct st_header, wake_word) == 192, "abi");
+_Static_assert(sizeof(struct st_header) == 208, "abi");
+
+/* ---- one die ------------------------------------------------------------ */
+
+enum st_die_state {
+    ST_DIE_ABSENT = 0,
+    ST_DIE_JOINED = 1,
+    ST_DIE_LEFT = 2 /* finalized: gone on purpose */
+};
+
+struct st_die {
+    /* line 0: written by the die before it joins; state is the commit word */
+    uint32_t state;
+    uint32_t pid;
+    uint64_t start_time;  /* field 22 of /proc/pid/stat */
+    uint64_t pid_ns;      /* inode of its pid namespace */
+    uint64_t window_mask; /* bit i: candidate i is free in its address space */
+    uint64_t incarnation; /* times it has joined */
+    uint8_t pad0[24];
+    /* line 1: written by the die */
+    uint64_t log_head;       /* records ever appended to its metadata log */
+    uint64_t pages_reserved; /* pages of HBM in use */
+    uint8_t pad1[48];
+    /* line 2: written by whoever sees it */
+    uint32_t dead;
+    uint8_t pad2[60];
+    /* line 3: what it is doing, for inspectors */
+    uint64_t op_group;
+    uint64_t op_number;
+    uint64_t op_desc;
+    uint64_t op_since_ns;
+    uint8_t pad3[32];
+};
+_Static_assert(offsetof(struct st_die, log_head) == 64, "abi");
+_Static_assert(offsetof(struct st_die, dead) == 128, "abi");
+_Static_assert(offsetof(struct st_die, op_group) == 192, "abi");
+_Static_assert(sizeof(struct st_die) == 256, "abi");
+
+/* ---- page table word ------------------------------------------------------
+ * [63:32] frame in the whole object, in pages  [31:2] generation  [1:0] state */
+
+enum st_page_state { ST_PAGE_FREE = 0, ST_PAGE_MAPPED = 1 };
+
+#define ST_PTE_STATE(w) ((uint32_t)((w) & 3u))
+#define ST_PTE_GEN(w) ((uint32_t)(((w) >> 2) & 0x3fffffffu))
+#define ST_PTE_FRAME(w) ((uint64_t)((w) >> 32))
+#define ST_PTE(frame, gen, state) \
+    (((uint64_t)(frame) << 32) | ((uint64_t)((gen) & 0x3fffffffu) << 2) | (uint64_t)(state))
+
+/* ---- metadata log -----------------------------------------------------------
+ * One ring per die, written by its owner alone.  A reader that is lapped
+ * rescans the page table, which is authoritative: nobody waits for readers. */
+
+enum st_log_kind { ST_LOG_MAP = 1, ST_LOG_UNMAP = 2 };
+
+struct st_log_record {
+    uint64_t seq; /* index + 1; the commit word */
+    uint32_t kind;
+    uint32_t npages;
+    uint64_t va;
+    uint64_t time_ns; /* CLOCK_MONOTONIC when appended */
+};
+_Static_assert(sizeof(struct st_log_record) == 32, "abi");
+
+/* ---- rendezvous: how the members of a new group find its memory ------------
+ * A slot belongs to the die in whose table it stands (the group's first
+ * member), which alone writes all but `attached`. */
+
+struct st_rendezvous {
+    uint64_t key[2];
+    uint64_t state; /* 0 free, 1 published; the commit word */
+    uint64_t va;    /* of the group's memory, 0: the leader failed */
+    uint64_t bytes;
+    uint64_t attached; /* members that have read it */
+    uint64_t status;   /* st_status when va is 0 */
+    uint64_t pad;
+};
+_Static_assert(sizeof(struct st_rendezvous) == 64, "abi");
+
+/* ---- a group -----------------------------------------------------------------
+ * Group memory: header, world ranks, arrival lines [2][n], member lines [n],
+ * flags [n][ST_GROUP_FLAGS], channel table [n][n], mailboxes [n][2]. */
+
+enum st_failure_state { ST_FAIL_NONE = 0, ST_FAIL_CLAIMED = 1, ST_FAIL_PUBLISHED = 2 };
+
+struct st_group_header {
+    uint64_t magic;
+    uint64_t id[2]; /* rendezvous key, or the job's token for the world */
+    uint32_t nmembers;
+    uint32_t pad0;
+    uint64_t mailbox_bytes;
+    uint64_t bytes;
+    uint8_t pad1[16];
+    /* line 1: the first failure; read at every operation */
+    uint32_t fail_state; /* the commit word */
+    uint32_t fail_status;
+    uint32_t fail_by;    /* member that declared it */
+    uint32_t fail_phase; /* 0 arrival, 1 execution, 2 completion */
+    uint64_t fail_number;
+    uint64_t fail_desc;
+    uint8_t pad2[32];
+    /* line 2: sleep */
+    uint32_t wake_word;
+    uint32_t sleepers;
+    uint8_t pad3[56];
+    /* lines 3, 4: members the failure names */
+    uint64_t fail_mask[ST_MAX_DIES / 64];
+    /* line 5 */
+    uint64_t members_left; /* members that let go of the group */
+    uint8_t pad4[56];
+};
+_Static_assert(offsetof(struct st_group_header, fail_state) == 64, "abi");
+_Static_assert(offsetof(struct st_group_header, wake_word) == 128, "abi");
+_Static_assert(offsetof(struct st_group_header, fail_mask) == 192, "abi");
+_Static_assert(offsetof(struct st_group_header, members_left) == 320, "abi");
+_Static_assert(sizeof(struct st_group_header) == 384, "abi");
+
+/* A member's arrival at one operation.  Lines alternate by the operation
+ * number's parity: a member reuses a line only after it has seen everybody
+ * arrive at the operation between, that is, after everybody has read it. */
+struct st_arrival {
+    uint64_t epoch; /* operation number; the commit word */
+    uint64_t desc;  /* fingerprint: ST_DESC */
+    uint64_t count; /* fingerprint: elements */
+    union {
+        struct {
+            uint64_t src;
+            uint64_t out;
+            uint64_t log_head; /* barrier: what this member had logged */
+            uint64_t spare[2];
+        } at;
+        uint8_t data[ST_INLINE_BYTES]; /* the payload itself */
+    } u;
+};
+_Static_assert(sizeof(struct st_arrival) == 64, "abi");
+
+#define ST_DESC(op, redop, dtype, root, mode)                                           \
+    ((uint64_t)(op) | ((uint64_t)(redop) << 8) | ((uint64_t)(dtype) << 16) |            \
+     ((uint64_t)(root) << 32) | ((uint64_t)(mode) << 48))
+#define ST_DESC_OP(d) ((uint32_t)((d) & 0xffu))
+#define ST_DESC_REDOP(d) ((uint32_t)(((d) >> 8) & 0xffu))
+#define ST_DESC_DTYPE(d) ((uint32_t)(((d) >> 16) & 0xffffu))
+#define ST_DESC_ROOT(d) ((uint32_t)(((d) >> 32) & 0xffffu))
+#define ST_DESC_MODE(d) ((uint32_t)(((d) >> 48) & 0xffffu))
+
+struct st_member {
+    uint64_t done;   /* last operation whose buffers it no longer touches */
+    uint64_t began;  /* last operation in which it began to touch buffers */
+    uint64_t shrink; /* times it has called shrink() on this group */
+    uint8_t pad[40];
+};
+_Static_assert(sizeof(struct st_member) == 64, "abi");
+
+/* ---- point to point: one channel per ordered pair, made at first use ---------
+ * Lives in the sender's HBM.  The sender writes slots and head, the receiver
+ * writes tail and the acks. */
+
+#define ST_CHANNEL_SLOTS 32u
+#define ST_EAGER_BYTES 4096u
+
+enum st_message_kind { ST_MSG_EAGER = 1, ST_MSG_RENDEZVOUS = 2 };
+
+struct st_message {
+    uint64_t seq; /* index + 1; the commit word */
+    uint64_t desc;
+    uint64_t count;
+    uint64_t bytes;
+    uint64_t va; /* rendezvous: where the bytes are */
+    int64_t tag;
+    uint32_t kind;
+    uint32_t pad0;
+    uint64_t pad1;
+};
+_Static_assert(sizeof(struct st_message) == 64, "abi");
+
+struct st_channel {
+    uint64_t tail; /* messages the receiver has taken out of the slots */
+    uint8_t pad0[56];
+    struct st_message slot[ST_CHANNEL_SLOTS];
+    /* ack[i]: (seq << 8) | status of the rendezvous message seq in slot i */
+    uint64_t ack[ST_CHANNEL_SLOTS];
+    uint8_t eager[ST_CHANNEL_SLOTS][ST_EAGER_BYTES];
+};
+_Static_assert(offsetof(struct st_channel, slot) == 64, "abi");
+_Static_assert(offsetof(struct st_channel, ack) == 64 + 64 * 32, "abi");
+_Static_assert(offsetof(struct st_channel, eager) == 64 + 64 * 32 + 256, "abi");
+
+#endif

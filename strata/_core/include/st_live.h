@@ -1,0 +1,120 @@
+/* Dead and slow are different.
+ *
+ * Each die holds a POSIX record lock on one byte of the UB space, past its
+ * end.  The kernel drops it when the process dies, whatever killed it, and a
+ * child does not inherit it: F_GETLK answers across pid namespaces, needs no
+ * pid, and is not fooled by zombies or recycled pids.  A process that closes
+ * some other descriptor of the same object loses its lock while it lives, so a
+ * missing lock is checked against pid and start time where the pid means
+ * something here.
+ */
+#ifndef ST_LIVE_H
+#define ST_LIVE_H
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "st_ctx.h"
+
+static inline struct flock st_live_lock(const struct st_ctx *ctx, uint32_t die, short type)
+{
+    struct flock lock;
+
+    memset(&lock, 0, sizeof lock);
+    lock.l_type = type;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = (off_t)(ctx->header->object_bytes + die);
+    lock.l_len = 1;
+    return lock;
+}
+
+/* Start time of a process in clock ticks since boot; 0: no such process, or a
+ * zombie. */
+static inline uint64_t st_start_time(uint32_t pid)
+{
+    char path[32], buf[1024], *p;
+    ssize_t n;
+    int fd, field;
+
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    n = read(fd, buf, sizeof buf - 1);
+    close(fd);
+    if (n <= 0)
+        return 0;
+    buf[n] = 0;
+    p = strrchr(buf, ')'); /* the name may hold anything, parentheses too */
+    if (!p || p[1] != ' ' || p[2] == 'Z' || p[2] == 'X')
+        return 0;
+    p += 2;
+    for (field = 3; field < 22; field++) {
+        p = strchr(p, ' ');
+        if (!p)
+            return 0;
+        p++;
+    }
+    return strtoull(p, NULL, 10);
+}
+
+static inline uint64_t st_pid_namespace(void)
+{
+    struct stat st;
+
+    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+/* Takes this die's byte.  ST_EINVAL: another process has this rank. */
+static inline int st_live_claim(struct st_ctx *ctx)
+{
+    struct flock lock = st_live_lock(ctx, ctx->rank, F_WRLCK);
+
+    while (fcntl(ctx->fd, F_SETLK, &lock) != 0) {
+        if (errno == EINTR)
+            continue;
+        return errno == EACCES || errno == EAGAIN ? ST_EINVAL : ST_ESYS;
+    }
+    return ST_OK;
+}
+
+/* Is the process of a joined die still there?  A few microseconds; sticky. */
+static inline int st_die_process_alive(struct st_ctx *ctx, uint32_t die)
+{
+    struct st_die *d = &ctx->dies[die];
+    struct flock lock;
+
+    if (die == ctx->rank)
+        return 1;
+    if (st_load_relaxed_32(&d->dead))
+        return 0;
+    lock = st_live_lock(ctx, die, F_WRLCK);
+    if (fcntl(ctx->fd, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK)
+        return 1;
+    if (d->pid_ns && d->pid_ns == st_pid_namespace() && d->start_time &&
+        st_start_time(d->pid) == d->start_time)
+        return 1;
+    st_store_release_32(&d->dead, 1); /* pairs with nothing: a sticky hint */
+    return 0;
+}
+
+/* 1: may still answer.  0: dead, or left the job.  A die that has not joined
+ * yet counts as alive: it is only slow, unless its launcher has said that it
+ * is dead. */
+static inline int st_die_alive(struct st_ctx *ctx, uint32_t die)
+{
+    uint32_t state = st_load_acquire_32(&ctx->dies[die].state); /* pairs with st_space_join */
+
+    if (st_load_relaxed_32(&ctx->dies[die].dead))
+        return 0;
+    if (state == ST_DIE_LEFT)
+        return 0;
+    if (state == ST_DIE_ABSENT)
+        return 1;
+    return ctx->alive ? ctx->alive(ctx, die) : st_die_process_alive(ctx, die);
+}
+
+#endif

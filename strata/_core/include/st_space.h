@@ -1,0 +1,237 @@
+/* The UB space: lay out, check, attach, agree on a window, join. */
+#ifndef ST_SPACE_H
+#define ST_SPACE_H
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "st_ctx.h"
+#include "st_group_layout.h"
+#include "st_live.h"
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+
+static inline uint64_t st_align(uint64_t x, uint64_t a) { return (x + a - 1) & ~(a - 1); }
+
+/* Computes the layout of a job into *h (magic not set).  ST_EINVAL: sizes
+ * that no window can hold. */
+static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t hbm_bytes,
+                                  uint64_t mailbox_bytes, uint64_t window_base)
+{
+    static const uint64_t bases[ST_NCANDIDATES] = {
+        0x100000000000ull, 0x200000000000ull, 0x180000000000ull, 0x080000000000ull,
+        0x300000000000ull, 0x010000000000ull, 0x400000000000ull, 0x600000000000ull,
+    };
+    uint64_t at, seg, pages;
+    uint32_t i;
+
+    if (ndies < 1 || ndies > ST_MAX_DIES || hbm_bytes < ST_PAGE_BYTES ||
+        hbm_bytes > (1ull << 42) || hbm_bytes % ST_PAGE_BYTES)
+        return ST_EINVAL;
+    if (mailbox_bytes % ST_LINE || mailbox_bytes < ST_LINE || mailbox_bytes > (1u << 20))
+        return ST_EINVAL;
+    memset(h, 0, sizeof *h);
+    h->version = ST_ABI_VERSION;
+    h->header_bytes = ST_HEADER_BYTES;
+    h->ndies = ndies;
+    h->page_shift = ST_PAGE_SHIFT;
+    h->hbm_bytes = hbm_bytes;
+    h->mailbox_bytes = mailbox_bytes;
+    for (seg = ST_PAGE_BYTES; seg < 2 * hbm_bytes; seg <<= 1) {
+    }
+    h->seg_bytes = seg;
+    if (seg > (0x500000000000ull / ndies)) /* 80 TiB: what a 47-bit address space has in one piece */
+        return ST_EINVAL;
+    for (i = 0; i < ST_NCANDIDATES; i++)
+        h->candidates[i] = bases[i];
+    if (window_base) {
+        if (window_base % ST_PAGE_BYTES)
+            return ST_EINVAL;
+        for (i = 0; i < ST_NCANDIDATES; i++)
+            h->candidates[i] = window_base;
+    }
+    pages = seg / ST_PAGE_BYTES;
+    at = 0;
+    h->dies_off = at;
+    at = st_align(at + ndies * sizeof(struct st_die), 4096);
+    h->rendezvous_off = at;
+    at = st_align(at + (uint64_t)ndies * ST_RENDEZVOUS_SLOTS * sizeof(struct st_rendezvous), 4096);
+    h->logs_off = at;
+    at = st_align(at + (uint64_t)ndies * ST_LOG_RECORDS * sizeof(struct st_log_record), 4096);
+    h->world_off = at;
+    at = st_align(at + st_group_bytes(ndies, mailbox_bytes), 4096);
+    h->tables_off = at;
+    at = st_align(at + ndies * pages * 8, 4096);
+    h->control_offset = (uint64_t)ndies * hbm_bytes;
+    h->control_bytes = at + ST_HEADER_BYTES;
+    h->object_bytes = h->control_offset + h->control_bytes;
+    return ST_OK;
+}
+
+/* Maps the control region of a formatted object.  Nothing in the header is
+ * believed before it is checked against the object's real size. */
+static inline int st_space_map(struct st_ctx *ctx, int fd)
+{
+    struct st_header h, want;
+    struct stat st;
+    void *p;
+
+    if (fstat(fd, &st) != 0)
+        return ST_ESYS;
+    if (st.st_size < (off_t)ST_HEADER_BYTES ||
+        pread(fd, &h, sizeof h, st.st_size - (off_t)ST_HEADER_BYTES) != (ssize_t)sizeof h)
+        return ST_EABI;
+    if (h.magic != ST_MAGIC || h.version != ST_ABI_VERSION || h.header_bytes != ST_HEADER_BYTES ||
+        h.object_bytes != (uint64_t)st.st_size)
+        return ST_EABI;
+    if (st_space_layout(&want, h.ndies, h.hbm_bytes, h.mailbox_bytes, 0) != ST_OK ||
+        want.object_bytes != h.object_bytes || want.control_offset != h.control_offset ||
+        want.control_bytes != h.control_bytes || want.seg_bytes != h.seg_bytes ||
+        want.dies_off != h.dies_off || want.tables_off != h.tables_off ||
+        want.logs_off != h.logs_off || want.rendezvous_off != h.rendezvous_off ||
+        want.world_off != h.world_off)
+        return ST_EABI;
+    p = mmap(NULL, h.control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+             (off_t)h.control_offset);
+    if (p == MAP_FAILED)
+        return ST_ESYS;
+    ctx->fd = fd;
+    ctx->control = p;
+    ctx->control_bytes = h.control_bytes;
+    ctx->header = (struct st_header *)(ctx->control + h.control_bytes - ST_HEADER_BYTES);
+    ctx->ndies = h.ndies;
+    ctx->seg_bytes = h.seg_bytes;
+    ctx->seg_shift = (uint32_t)__builtin_ctzll(h.seg_bytes);
+    ctx->seg_pages = h.seg_bytes >> ST_PAGE_SHIFT;
+    ctx->hbm_pages = h.hbm_bytes >> ST_PAGE_SHIFT;
+    ctx->dies = (struct st_die *)(ctx->control + h.dies_off);
+    ctx->tables = (uint64_t *)(ctx->control + h.tables_off);
+    ctx->logs = (struct st_log_record *)(ctx->control + h.logs_off);
+    ctx->rendezvous = (struct st_rendezvous *)(ctx->control + h.rendezvous_off);
+    return ST_OK;
+}
+
+/* Private tables, in one lazily touched mapping. */
+static inline int st_space_private(struct st_ctx *ctx)
+{
+    uint64_t shadow = (uint64_t)ctx->ndies * ctx->seg_pages * 8;
+    uint64_t cursors = st_align((uint64_t)ctx->ndies * 8, 64);
+    uint64_t frames = st_align((ctx->hbm_pages + 63) / 64 * 8, 64);
+    uint64_t pages = st_align((ctx->seg_pages + 63) / 64 * 8, 64);
+    uint8_t *p;
+
+    ctx->private_bytes = st_align(shadow + cursors + frames + pages, 4096);
+    p = mmap(NULL, ctx->private_bytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return ST_ESYS;
+    ctx->shadow = (uint64_t *)p;
+    ctx->log_cursor = (uint64_t *)(p + shadow);
+    ctx->frame_used = (uint64_t *)(p + shadow + cursors);
+    ctx->page_used = (uint64_t *)(p + shadow + cursors + frames);
+    ctx->frames_left = ctx->hbm_pages;
+    return ST_OK;
+}
+
+static inline void *st_window_reserve(uint64_t base, uint64_t bytes)
+{
+    void *want = (void *)(uintptr_t)base;
+    void *p = mmap(want, bytes, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+
+    if (p == MAP_FAILED)
+        return NULL;
+    if (p != want) { /* a kernel that does not know the flag took the address as a hint */
+        munmap(p, bytes);
+        return NULL;
+    }
+    return p;
+}
+
+/* Reserves every candidate that is free here, until all dies agree on one. */
+static inline uint64_t st_window_probe(struct st_ctx *ctx)
+{
+    uint64_t bytes = ctx->seg_bytes * ctx->ndies, mask = 0;
+    uint32_t i, j;
+
+    for (i = 0; i < ST_NCANDIDATES; i++) {
+        for (j = 0; j < i && ctx->header->candidates[j] != ctx->header->candidates[i]; j++) {
+        }
+        /* Overlapping candidates fail each other; each is tried by itself and let go. */
+        if (j == i && st_window_reserve(ctx->header->candidates[i], bytes)) {
+            munmap((void *)(uintptr_t)ctx->header->candidates[i], bytes);
+            mask |= 1ull << i;
+        }
+    }
+    return mask;
+}
+
+/* Publishes this die and claims its liveness lock. */
+static inline int st_space_join(struct st_ctx *ctx, uint32_t rank)
+{
+    struct st_die *d;
+    int rc;
+
+    if (rank >= ctx->ndies)
+        return ST_EINVAL;
+    ctx->rank = rank;
+    ctx->pid = (uint32_t)getpid();
+    rc = st_live_claim(ctx);
+    if (rc != ST_OK)
+        return rc;
+    d = &ctx->dies[rank];
+    if (st_load_relaxed_32(&d->dead) || st_load_relaxed_32(&d->state) != ST_DIE_ABSENT)
+        return ST_EBROKEN; /* this rank has lived already: its memory is not ours */
+    d->pid = ctx->pid;
+    d->start_time = st_start_time(ctx->pid);
+    d->pid_ns = st_pid_namespace();
+    d->window_mask = st_window_probe(ctx);
+    d->incarnation = 1;
+    st_store_release_32(&d->state, ST_DIE_JOINED); /* pairs with st_space_agree, st_die_alive */
+    st_fence_seqcst();
+    st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
+    return ST_OK;
+}
+
+/* Waits until all dies have joined and takes the first window that is free in
+ * all of them.  *missing: a die that did not join. */
+static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32_t *missing)
+{
+    struct st_waiter w;
+    uint64_t mask = ~0ull;
+    uint32_t i, state;
+    int rc = ST_OK;
+
+    st_wait_begin(&w, &ctx->wait, &ctx->header->wake_word, &ctx->header->sleepers, timeout_ns);
+    for (i = 0; i < ctx->ndies && rc == ST_OK; i++) {
+        for (;;) {
+            state = st_load_acquire_32(&ctx->dies[i].state); /* pairs with st_space_join */
+            if (state != ST_DIE_ABSENT)
+                break;
+            rc = st_wait_step(&w);
+            if (rc == ST_AGAIN)
+                rc = st_load_relaxed_32(&ctx->dies[i].dead) ? ST_EDEAD : ST_OK;
+            if (rc != ST_OK) {
+                *missing = i;
+                break;
+            }
+        }
+        mask &= ctx->dies[i].window_mask;
+    }
+    st_wait_end(&w);
+    if (rc != ST_OK)
+        return rc;
+    if (!mask)
+        return ST_EREG;
+    ctx->base = ctx->header->candidates[__builtin_ctzll(mask)];
+    if (!ctx->shared_window && !st_window_reserve(ctx->base, ctx->seg_bytes * ctx->ndies)) {
+        ctx->base = 0;
+        return ST_EREG;
+    }
+    return ST_OK;
+}
+
+#endif
