@@ -90,41 +90,54 @@ def stamp(text):
 
 
 def extensions():
-    """One extension for each .pyx of the core, already translated to C."""
-    sources = sorted(CORE.glob("*.pyx"))
-    if not sources:
-        return []
-    import numpy
-    from Cython.Build import cythonize
-    from Cython.Compiler.Version import version as cython_version
-
-    cflags, ldflags, directives = flags()
-    path, changed = stamp(
-        f"{cflags}\n{ldflags}\n{sorted(directives.items())}\n{cython_version} {numpy.__version__}\n"
-    )
-    depends = [str(p) for d, ext in (("include", "*.h"), ("", "*.pxd")) for p in (CORE / d).glob(ext)]
-    modules = [
+    """One extension for each .pyx of the core; Build turns them into C."""
+    headers = sorted(map(str, [*CORE.glob("include/*.h"), *CORE.glob("*.pxd")]))
+    return [
         Extension(
             f"strata._core.{source.stem}",
             [str(source)],
-            include_dirs=[str(CORE / "include"), numpy.get_include()],
-            depends=sorted(depends) + [str(path.relative_to(ROOT))],
+            include_dirs=[str(CORE / "include")],
+            depends=headers,
             define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"), ("_GNU_SOURCE", "1")],
-            extra_compile_args=cflags,
-            extra_link_args=ldflags,
         )
-        for source in sources
+        for source in sorted(CORE.glob("*.pyx"))
     ]
-    return cythonize(modules, compiler_directives=directives, force=changed, include_path=["."])
 
 
 class Build(build_ext):
-    """Compiles the modules side by side, on as many CPUs as this process may use."""
+    """Translates the core, then compiles its modules side by side."""
 
     def finalize_options(self):
         super().finalize_options()
         if self.parallel is None:
             self.parallel = min(4, len(os.sched_getaffinity(0)))
+
+    def run(self):
+        if self.extensions:
+            self.translate()
+        super().run()
+
+    def translate(self):
+        """Cython to C, and the flags that only a real build needs to know."""
+        import numpy
+        from Cython.Build import cythonize
+        from Cython.Compiler.Version import version as cython_version
+
+        cflags, ldflags, directives = flags()
+        path, changed = stamp(
+            f"{cflags}\n{ldflags}\n{sorted(directives.items())}\n"
+            f"cython {cython_version} numpy {numpy.__version__} python {sys.version}\n"
+        )
+        for module in self.extensions:
+            module.include_dirs.append(numpy.get_include())
+            module.depends.append(str(path.relative_to(ROOT)))
+            module.extra_compile_args = cflags
+            module.extra_link_args = ldflags
+        translated = cythonize(
+            self.extensions, compiler_directives=directives, force=changed or self.force
+        )
+        for module, new in zip(self.extensions, translated, strict=True):
+            module.sources = new.sources
 
 
 os.chdir(ROOT)
