@@ -1,4 +1,4 @@
-/* The UB space: lay out, check, attach, agree on a window, join. */
+/* The UB space: lay out, format, check, map. */
 #ifndef ST_SPACE_H
 #define ST_SPACE_H
 
@@ -9,10 +9,6 @@
 #include "st_ctx.h"
 #include "st_group_layout.h"
 #include "st_live.h"
-
-#ifndef MAP_FIXED_NOREPLACE
-#define MAP_FIXED_NOREPLACE 0x100000
-#endif
 
 static inline uint64_t st_align(uint64_t x, uint64_t a) { return (x + a - 1) & ~(a - 1); }
 
@@ -114,6 +110,41 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
     return ST_OK;
 }
 
+/* Sizes the object and writes the header and the world group's. */
+static inline int st_space_format(int fd, const struct st_header *layout, uint64_t token0,
+                                  uint64_t token1)
+{
+    struct st_header h = *layout;
+    struct st_group_header g;
+    uint32_t ranks[ST_MAX_DIES], i;
+    off_t world = (off_t)(h.control_offset + h.world_off);
+
+    if (ftruncate(fd, (off_t)h.object_bytes) != 0)
+        return ST_ESYS;
+    /* The control region is touched by all, all the time: reserve what is sure to be used. */
+    if (fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)h.control_offset, (off_t)h.tables_off) != 0 ||
+        fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)(h.object_bytes - ST_HEADER_BYTES),
+                  ST_HEADER_BYTES) != 0)
+        return errno == ENOSPC || errno == ENOMEM ? ST_ENOMEM : ST_ESYS;
+    memset(&g, 0, sizeof g);
+    g.magic = ST_MAGIC;
+    g.id[0] = token0;
+    g.id[1] = token1;
+    g.nmembers = h.ndies;
+    g.mailbox_bytes = h.mailbox_bytes;
+    g.bytes = st_group_bytes(h.ndies, h.mailbox_bytes);
+    for (i = 0; i < h.ndies; i++)
+        ranks[i] = i;
+    h.magic = ST_MAGIC;
+    h.token[0] = token0;
+    h.token[1] = token1;
+    if (pwrite(fd, &g, sizeof g, world) != (ssize_t)sizeof g ||
+        pwrite(fd, ranks, 4 * h.ndies, world + (off_t)st_group_ranks_off()) != 4 * h.ndies ||
+        pwrite(fd, &h, sizeof h, (off_t)(h.object_bytes - ST_HEADER_BYTES)) != (ssize_t)sizeof h)
+        return ST_ESYS;
+    return ST_OK;
+}
+
 /* Private tables, in one lazily touched mapping. */
 static inline int st_space_private(struct st_ctx *ctx)
 {
@@ -133,105 +164,7 @@ static inline int st_space_private(struct st_ctx *ctx)
     ctx->frame_used = (uint64_t *)(p + shadow + cursors);
     ctx->page_used = (uint64_t *)(p + shadow + cursors + frames);
     ctx->frames_left = ctx->hbm_pages;
-    return ST_OK;
-}
-
-static inline void *st_window_reserve(uint64_t base, uint64_t bytes)
-{
-    void *want = (void *)(uintptr_t)base;
-    void *p = mmap(want, bytes, PROT_NONE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-
-    if (p == MAP_FAILED)
-        return NULL;
-    if (p != want) { /* a kernel that does not know the flag took the address as a hint */
-        munmap(p, bytes);
-        return NULL;
-    }
-    return p;
-}
-
-/* Reserves every candidate that is free here, until all dies agree on one. */
-static inline uint64_t st_window_probe(struct st_ctx *ctx)
-{
-    uint64_t bytes = ctx->seg_bytes * ctx->ndies, mask = 0;
-    uint32_t i, j;
-
-    for (i = 0; i < ST_NCANDIDATES; i++) {
-        for (j = 0; j < i && ctx->header->candidates[j] != ctx->header->candidates[i]; j++) {
-        }
-        /* Overlapping candidates fail each other; each is tried by itself and let go. */
-        if (j == i && st_window_reserve(ctx->header->candidates[i], bytes)) {
-            munmap((void *)(uintptr_t)ctx->header->candidates[i], bytes);
-            mask |= 1ull << i;
-        }
-    }
-    return mask;
-}
-
-/* Publishes this die and claims its liveness lock. */
-static inline int st_space_join(struct st_ctx *ctx, uint32_t rank)
-{
-    struct st_die *d;
-    int rc;
-
-    if (rank >= ctx->ndies)
-        return ST_EINVAL;
-    ctx->rank = rank;
-    ctx->pid = (uint32_t)getpid();
-    rc = st_live_claim(ctx);
-    if (rc != ST_OK)
-        return rc;
-    d = &ctx->dies[rank];
-    if (st_load_relaxed_32(&d->dead) || st_load_relaxed_32(&d->state) != ST_DIE_ABSENT)
-        return ST_EBROKEN; /* this rank has lived already: its memory is not ours */
-    d->pid = ctx->pid;
-    d->start_time = st_start_time(ctx->pid);
-    d->pid_ns = st_pid_namespace();
-    d->window_mask = st_window_probe(ctx);
-    d->incarnation = 1;
-    st_store_release_32(&d->state, ST_DIE_JOINED); /* pairs with st_space_agree, st_die_alive */
-    st_fence_seqcst();
-    st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
-    return ST_OK;
-}
-
-/* Waits until all dies have joined and takes the first window that is free in
- * all of them.  *missing: a die that did not join. */
-static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32_t *missing)
-{
-    struct st_waiter w;
-    uint64_t mask = ~0ull;
-    uint32_t i, state;
-    int rc = ST_OK;
-
-    st_wait_begin(&w, &ctx->wait, &ctx->header->wake_word, &ctx->header->sleepers, timeout_ns);
-    for (i = 0; i < ctx->ndies && rc == ST_OK; i++) {
-        for (;;) {
-            state = st_load_acquire_32(&ctx->dies[i].state); /* pairs with st_space_join */
-            if (state != ST_DIE_ABSENT)
-                break;
-            rc = st_wait_step(&w);
-            if (rc == ST_AGAIN)
-                rc = st_load_relaxed_32(&ctx->dies[i].dead) ? ST_EDEAD : ST_OK;
-            if (rc != ST_OK) {
-                *missing = i;
-                break;
-            }
-        }
-        mask &= ctx->dies[i].window_mask;
-    }
-    st_wait_end(&w);
-    if (rc != ST_OK)
-        return rc;
-    if (!mask)
-        return ST_EREG;
-    ctx->base = ctx->header->candidates[__builtin_ctzll(mask)];
-    if (!ctx->shared_window && !st_window_reserve(ctx->base, ctx->seg_bytes * ctx->ndies)) {
-        ctx->base = 0;
-        return ST_EREG;
-    }
-    return ST_OK;
+    return pthread_mutex_init(&ctx->lock, NULL) == 0 ? ST_OK : ST_ESYS;
 }
 
 #endif

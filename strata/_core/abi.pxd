@@ -1,0 +1,110 @@
+"""C declarations shared by the modules of the core.
+
+Structs that live in shared memory are opaque here on purpose: Cython must
+never read or write a field of them (it would compile a poll to an endless
+loop).  C functions do.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+
+cdef extern from "st_status.h" nogil:
+    enum:
+        ST_OK
+        ST_EINVAL
+        ST_ENOMEM
+        ST_ESYS
+        ST_EDEAD
+        ST_ETIMEOUT
+        ST_EMISMATCH
+        ST_EBROKEN
+        ST_EINTR
+        ST_EREG
+        ST_ENOJOB
+        ST_EABI
+        ST_ECORRUPT
+        ST_EUNSUPPORTED
+        ST_AGAIN
+
+
+cdef extern from "st_abi.h" nogil:
+    uint64_t ST_PAGE_BYTES
+    uint64_t ST_MAGIC
+    uint32_t ST_MAX_DIES
+    uint32_t ST_HEADER_BYTES
+    enum:
+        ST_DIE_ABSENT
+        ST_DIE_JOINED
+        ST_DIE_LEFT
+
+    struct st_header:
+        uint64_t magic
+        uint64_t object_bytes
+        uint64_t control_offset
+        uint64_t control_bytes
+        uint64_t hbm_bytes
+        uint64_t seg_bytes
+        uint64_t token[2]
+        uint64_t world_off
+        uint64_t mailbox_bytes
+        uint32_t ndies
+
+    struct st_die:
+        pass
+
+
+cdef extern from "st_wait.h" nogil:
+    struct st_wait_policy:
+        uint32_t pauses
+        uint64_t sleep_ns
+        uint64_t poll_ns
+        int (*poll)(void *) noexcept
+        void *arg
+
+
+cdef extern from "st_ctx.h" nogil:
+    struct st_counters:
+        uint64_t operations
+        uint64_t mailbox_operations
+        uint64_t plan_hits
+        uint64_t plan_misses
+        uint64_t staged_bytes
+        uint64_t log_records
+        uint64_t pages_mapped
+        uint64_t pages_unmapped
+        uint64_t shadow_maps
+        uint64_t shadow_map_calls
+        uint64_t shadow_unmaps
+        uint64_t rescans
+        uint64_t waits
+        uint64_t sends
+        uint64_t recvs
+
+    struct st_ctx:
+        int fd
+        uint32_t rank
+        uint32_t ndies
+        uint32_t pid
+        uint64_t base
+        uint64_t seg_bytes
+        uint64_t seg_pages
+        uint64_t hbm_pages
+        uint64_t frames_left
+        uint64_t control_bytes
+        st_header *header
+        st_wait_policy wait
+        st_counters count
+
+    int64_t st_owner(const st_ctx *ctx, uint64_t va)
+    uint64_t st_segment(const st_ctx *ctx, uint32_t die)
+
+
+cdef extern from "st_page.h" nogil:
+    int st_pages_map(st_ctx *ctx, uint64_t npages, uint64_t *va)
+    int st_pages_unmap(st_ctx *ctx, uint64_t va, uint64_t npages)
+
+
+cdef extern from "st_shadow.h" nogil:
+    int st_ensure_mapped(st_ctx *ctx, uint64_t va, uint64_t bytes)
+    uint64_t st_log_head(const st_ctx *ctx, uint32_t die)
+    int st_shadow_follow(st_ctx *ctx, uint32_t die, uint64_t head)

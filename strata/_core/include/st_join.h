@@ -1,0 +1,156 @@
+/* Joining a UB space: publish this die, agree on a window, leave. */
+#ifndef ST_JOIN_H
+#define ST_JOIN_H
+
+#include "st_space.h"
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+
+static inline void *st_window_reserve(uint64_t base, uint64_t bytes)
+{
+    void *want = (void *)(uintptr_t)base;
+    void *p = mmap(want, bytes, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+
+    if (p == MAP_FAILED)
+        return NULL;
+    if (p != want) { /* a kernel that does not know the flag took the address as a hint */
+        munmap(p, bytes);
+        return NULL;
+    }
+    return p;
+}
+
+/* Reserves every candidate that is free here, until all dies agree on one. */
+static inline uint64_t st_window_probe(struct st_ctx *ctx)
+{
+    uint64_t bytes = ctx->seg_bytes * ctx->ndies, mask = 0;
+    uint32_t i, j;
+
+    for (i = 0; i < ST_NCANDIDATES; i++) {
+        for (j = 0; j < i && ctx->header->candidates[j] != ctx->header->candidates[i]; j++) {
+        }
+        /* Overlapping candidates fail each other; each is tried by itself and let go. */
+        if (j == i && st_window_reserve(ctx->header->candidates[i], bytes)) {
+            munmap((void *)(uintptr_t)ctx->header->candidates[i], bytes);
+            mask |= 1ull << i;
+        }
+    }
+    return mask;
+}
+
+/* Undoes st_space_map and st_space_private, for one that never joined. */
+static inline int st_space_unmap(struct st_ctx *ctx)
+{
+    if (ctx->shadow)
+        munmap(ctx->shadow, ctx->private_bytes);
+    if (ctx->control)
+        munmap(ctx->control, ctx->control_bytes);
+    if (ctx->fd >= 0)
+        close(ctx->fd);
+    memset(ctx, 0, sizeof *ctx);
+    ctx->fd = -1;
+    return ST_OK;
+}
+
+/* Publishes this die and claims its liveness lock. */
+static inline int st_space_join(struct st_ctx *ctx, uint32_t rank)
+{
+    struct st_die *d;
+    int rc;
+
+    if (rank >= ctx->ndies)
+        return ST_EINVAL;
+    ctx->rank = rank;
+    ctx->pid = (uint32_t)getpid();
+    rc = st_live_claim(ctx);
+    if (rc != ST_OK)
+        return rc;
+    d = &ctx->dies[rank];
+    if (st_load_relaxed_32(&d->dead) || st_load_relaxed_32(&d->state) != ST_DIE_ABSENT)
+        return ST_EBROKEN; /* this rank has lived already: its memory is not ours */
+    d->pid = ctx->pid;
+    d->start_time = st_start_time(ctx->pid);
+    d->pid_ns = st_pid_namespace();
+    d->window_mask = st_window_probe(ctx);
+    d->incarnation = 1;
+    st_store_release_32(&d->state, ST_DIE_JOINED); /* pairs with st_space_agree, st_die_alive */
+    st_fence_seqcst();
+    st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
+    return ST_OK;
+}
+
+/* A die that leaves stays mapped; its peers stop waiting for it. */
+static inline int st_space_leave(struct st_ctx *ctx)
+{
+    st_store_seqcst_32(&ctx->dies[ctx->rank].state, ST_DIE_LEFT); /* pairs with st_die_alive */
+    st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
+    return ST_OK;
+}
+
+static inline int st_space_return(struct st_ctx *ctx)
+{
+    ctx->dies[ctx->rank].incarnation++;
+    st_store_seqcst_32(&ctx->dies[ctx->rank].state, ST_DIE_JOINED); /* pairs with st_die_alive */
+    return ST_OK;
+}
+
+static inline void st_space_mark_dead(struct st_ctx *ctx, uint32_t die)
+{
+    st_store_seqcst_32(&ctx->dies[die].dead, 1); /* pairs with st_space_agree, st_die_alive */
+    st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
+}
+
+/* For inspectors: state, pid, start time, pages reserved, log head. */
+static inline void st_space_die(const struct st_ctx *ctx, uint32_t die, uint64_t *v)
+{
+    const struct st_die *d = &ctx->dies[die];
+
+    v[0] = st_load_acquire_32(&d->state); /* pairs with st_space_join */
+    v[1] = d->pid;
+    v[2] = d->start_time;
+    v[3] = st_load_relaxed_64(&d->pages_reserved);
+    v[4] = st_load_acquire_64(&d->log_head); /* pairs with st_log_append */
+}
+
+/* Waits until all dies have joined and takes the first window that is free in
+ * all of them.  *missing: a die that did not join. */
+static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32_t *missing)
+{
+    struct st_waiter w;
+    uint64_t mask = ~0ull;
+    uint32_t i, state;
+    int rc = ST_OK;
+
+    st_wait_begin(&w, &ctx->wait, &ctx->header->wake_word, &ctx->header->sleepers, timeout_ns);
+    for (i = 0; i < ctx->ndies && rc == ST_OK; i++) {
+        for (;;) {
+            state = st_load_acquire_32(&ctx->dies[i].state); /* pairs with st_space_join */
+            if (state != ST_DIE_ABSENT)
+                break;
+            rc = st_wait_step(&w);
+            if (rc == ST_AGAIN)
+                rc = st_load_relaxed_32(&ctx->dies[i].dead) ? ST_EDEAD : ST_OK;
+            if (rc != ST_OK) {
+                *missing = i;
+                break;
+            }
+        }
+        mask &= ctx->dies[i].window_mask;
+    }
+    st_wait_end(&w);
+    if (rc != ST_OK)
+        return rc;
+    if (!mask)
+        return ST_EREG;
+    ctx->base = ctx->header->candidates[__builtin_ctzll(mask)];
+    if (!ctx->shared_window && !st_window_reserve(ctx->base, ctx->seg_bytes * ctx->ndies)) {
+        ctx->base = 0;
+        return ST_EREG;
+    }
+    return ST_OK;
+}
+
+#endif

@@ -1,0 +1,15 @@
+from libc.stdint cimport uint64_t
+
+from strata._core.abi cimport st_ctx
+
+
+cdef class Context:
+    cdef st_ctx ctx
+    cdef object __weakref__
+    cdef bint attached
+    cdef public object config
+    cdef public object token
+
+
+cpdef Context current()
+cdef uint64_t timeout_to_ns(object timeout, double default) except? 1

@@ -1,0 +1,305 @@
+"""The UB space: make one, attach to it, agree on a window, see who is there."""
+
+from libc.errno cimport errno
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+import os
+
+from strata._core.abi cimport (
+    ST_EABI,
+    ST_EDEAD,
+    ST_EINTR,
+    ST_EREG,
+    ST_ESYS,
+    ST_ETIMEOUT,
+    ST_HEADER_BYTES,
+    ST_OK,
+    ST_PAGE_BYTES,
+    st_ctx,
+    st_header,
+    st_log_head,
+    st_owner,
+    st_segment,
+    st_shadow_follow,
+)
+
+from strata import errors
+
+
+cdef extern from *:
+    """
+    /* Raises the exception that a signal handler left pending, if any. */
+    static int st_raise_pending(void) { return PyErr_Occurred() ? -1 : 0; }
+    """
+    int PyErr_CheckSignals() noexcept
+    int st_raise_pending() except -1
+
+
+cdef extern from "st_space.h" nogil:
+    int st_space_layout(st_header *h, uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes,
+                        uint64_t window_base)
+    int st_space_format(int fd, const st_header *h, uint64_t token0, uint64_t token1)
+    int st_space_map(st_ctx *ctx, int fd)
+    int st_space_private(st_ctx *ctx)
+    int st_space_unmap(st_ctx *ctx)
+
+
+cdef extern from "st_join.h" nogil:
+    int st_space_join(st_ctx *ctx, uint32_t rank)
+    int st_space_agree(st_ctx *ctx, uint64_t timeout_ns, uint32_t *missing)
+    int st_space_leave(st_ctx *ctx)
+    int st_space_return(st_ctx *ctx)
+    void st_space_mark_dead(st_ctx *ctx, uint32_t die)
+    void st_space_die(const st_ctx *ctx, uint32_t die, uint64_t *values)
+
+
+cdef extern from "st_live.h" nogil:
+    int st_die_alive(st_ctx *ctx, uint32_t die)
+
+
+DIE_STATES = ("absent", "joined", "left")
+PAGE_BYTES = ST_PAGE_BYTES
+
+
+cdef int _poll_signals(void *arg) noexcept with gil:
+    """Runs Python's signal handlers; nonzero: one raised, and its exception is set."""
+    return PyErr_CheckSignals() != 0
+
+
+cdef uint64_t timeout_to_ns(object timeout, double default) except? 1:
+    """Nanoseconds, at least 1; 0 stands for no deadline (infinity)."""
+    cdef double seconds = default if timeout is None else float(timeout)
+    if seconds != seconds or seconds < 0:
+        raise ValueError(f"timeout={timeout!r}: seconds, 0 or more, expected (None: the default)")
+    if seconds > 9e9:
+        return 0
+    return <uint64_t>(seconds * 1e9) + 2
+
+
+def layout(uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes, uint64_t window_base=0):
+    """Sizes in bytes of a job's UB space, as a dict.  ValueError if no window can hold it."""
+    cdef st_header h
+    if st_space_layout(&h, ndies, hbm_bytes, mailbox_bytes, window_base) != ST_OK:
+        raise errors.InvalidArgument(
+            f"no UB space of {ndies} dies with {hbm_bytes} bytes of HBM each and {mailbox_bytes} bytes "
+            f"of mailbox: 1 to 1024 dies are possible, HBM in whole pages of {ST_PAGE_BYTES} bytes, and "
+            "all segments (twice the HBM, a power of two) within 80 TiB; lower --hbm (STRATA_HBM)"
+        )
+    return {
+        "object_bytes": h.object_bytes,
+        "control_bytes": h.control_bytes,
+        "control_offset": h.control_offset,
+        "segment_bytes": h.seg_bytes,
+    }
+
+
+def format_space(int fd, uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes,
+                 uint64_t window_base, bytes token):
+    """Sizes an empty shared-memory object and writes its header.  ``token``: 16 random bytes."""
+    cdef st_header h
+    cdef int rc
+    layout(ndies, hbm_bytes, mailbox_bytes, window_base)
+    if len(token) != 16:
+        raise ValueError(f"token: 16 bytes expected, not {len(token)}")
+    rc = st_space_layout(&h, ndies, hbm_bytes, mailbox_bytes, window_base)
+    if rc == ST_OK:
+        rc = st_space_format(fd, &h, int.from_bytes(token[:8], "little"),
+                             int.from_bytes(token[8:], "little"))
+    if rc != ST_OK:
+        raise errors.from_status(rc, "cannot lay out the UB space in shared memory", errno=errno)
+
+
+cdef class Context:
+    """A die (or, before it joins, a viewer) of one UB space.
+
+    Made by ``attach``.  Lives as long as the process: arrays refer to its memory.
+    """
+
+    def __cinit__(self):
+        memset(&self.ctx, 0, sizeof(self.ctx))
+        self.ctx.fd = -1
+        self.attached = False
+
+    def __init__(self):
+        raise TypeError("use Context.attach(fd, config)")
+
+    @staticmethod
+    def attach(int fd, config):
+        """Maps the control region behind ``fd``, which the context then owns.
+
+        CorruptSpace if it is no UB space of this version.
+        """
+        cdef Context self = Context.__new__(Context)
+        cdef int rc = st_space_map(&self.ctx, fd)
+        if rc != ST_OK:
+            raise errors.from_status(
+                rc,
+                "the inherited descriptor is not a UB space of this version of strata"
+                if rc == ST_EABI else "cannot map the UB space's control region",
+                errno=errno,
+            )
+        self.attached = True
+        self.config = config
+        self.token = (self.ctx.header.token[0].to_bytes(8, "little")
+                      + self.ctx.header.token[1].to_bytes(8, "little")).hex()
+        self.ctx.wait.poll = _poll_signals
+        self.ctx.wait.arg = NULL
+        self.ctx.wait.poll_ns = <uint64_t>(config.poll_ms * 1e6)
+        self.ctx.wait.sleep_ns = <uint64_t>(config.yield_ms * 1e6)
+        self.ctx.wait.pauses = 0
+        return self
+
+    def __dealloc__(self):
+        # A die that has joined keeps its mappings: arrays may outlive every handle.
+        if self.attached and not self.ctx.pid:
+            st_space_unmap(&self.ctx)
+
+    def join(self, uint32_t rank, timeout=None):
+        """Becomes die ``rank``; returns when all dies are there and a window is agreed.
+
+        Raises CollectiveTimeout naming a missing rank, PeerDead, RegistrationError
+        when the dies' address spaces have no window in common.
+        """
+        cdef int rc
+        cdef uint32_t missing = 0
+        cdef uint64_t ns = timeout_to_ns(timeout, self.config.timeout)
+        if rank >= self.ctx.ndies:
+            raise errors.InvalidArgument(f"rank {rank} in a job of {self.ctx.ndies} dies")
+        rc = st_space_private(&self.ctx)
+        if rc != ST_OK:
+            raise errors.from_status(rc, "no address space for this die's private tables", errno=errno)
+        self.ctx.wait.pauses = self.spin_budget()
+        rc = st_space_join(&self.ctx, rank)
+        if rc != ST_OK:
+            raise errors.from_status(
+                rc if rc == ST_ESYS else ST_EABI,
+                f"rank {rank} of job {self.token} is or was another process; each rank joins once",
+                errno=errno, ranks=(rank,),
+            )
+        with nogil:
+            rc = st_space_agree(&self.ctx, ns, &missing)
+        if rc == ST_EINTR:
+            st_raise_pending()
+        if rc in (ST_ETIMEOUT, ST_EDEAD):
+            raise errors.from_status(
+                rc,
+                f"rank {missing} " + ("ended before it joined the job" if rc == ST_EDEAD else
+                                      "has not joined the job: is it still starting, or stuck before init()?"),
+                ranks=(missing,), operation="init",
+            )
+        if rc == ST_EREG:
+            raise errors.RegistrationError(
+                "the dies have no free range of addresses in common for the VA window of "
+                f"{self.ctx.seg_bytes * self.ctx.ndies >> 30} GiB; set STRATA_WINDOW_BASE, lower --hbm, or "
+                "raise `ulimit -v`"
+            )
+        if rc != ST_OK:
+            raise errors.from_status(rc, "init failed", errno=errno)
+
+    def spin_budget(self):
+        """Pauses before a waiter yields: some only if every die has a CPU of its own."""
+        if self.config.spin >= 0:
+            return self.config.spin
+        return 2000 if self.ctx.ndies <= usable_cpus() else 0
+
+    def leave(self):
+        """Leaves the job on purpose; mappings stay.  Peers that wait for this die get PeerDead."""
+        st_space_leave(&self.ctx)
+
+    def rejoin(self):
+        """Undoes leave() in the same process."""
+        st_space_return(&self.ctx)
+
+    def mark_dead(self, uint32_t die):
+        """What a launcher says of a process that ended before it joined."""
+        if die >= self.ctx.ndies:
+            raise errors.InvalidArgument(f"die {die} of {self.ctx.ndies}")
+        st_space_mark_dead(&self.ctx, die)
+
+    def die_info(self, uint32_t die):
+        """dict of a die: state ("absent", "joined", "left"), pid, alive, pages_reserved, log_head."""
+        cdef uint64_t v[8]
+        if die >= self.ctx.ndies:
+            raise errors.InvalidArgument(f"die {die} of {self.ctx.ndies}")
+        st_space_die(&self.ctx, die, v)
+        return {
+            "state": DIE_STATES[v[0]] if v[0] < 3 else f"invalid ({v[0]})",
+            "pid": v[1],
+            "start_time": v[2],
+            "alive": bool(st_die_alive(&self.ctx, die)) if v[0] else False,
+            "pages_reserved": v[3],
+            "log_head": v[4],
+        }
+
+    def owner(self, uint64_t va):
+        """World rank of the die whose segment holds the address, or -1."""
+        return st_owner(&self.ctx, va)
+
+    def follow(self, uint32_t die):
+        """Maps all that a peer has allocated so far."""
+        cdef int rc
+        if die >= self.ctx.ndies:
+            raise errors.InvalidArgument(f"die {die} of {self.ctx.ndies}")
+        with nogil:
+            rc = st_shadow_follow(&self.ctx, die, st_log_head(&self.ctx, die))
+        if rc != ST_OK:
+            raise errors.from_status(rc, f"cannot map the pages of die {die}", errno=errno, ranks=(die,))
+
+    def counters(self):
+        """The C core's counters as a dict."""
+        return dict(self.ctx.count)
+
+    @property
+    def here(self):
+        """False in a forked child: it is not the die."""
+        return self.ctx.pid == <uint32_t>os.getpid()
+
+    rank = property(lambda self: (<Context>self).ctx.rank)
+    ndies = property(lambda self: (<Context>self).ctx.ndies)
+    hbm_bytes = property(lambda self: (<Context>self).ctx.header.hbm_bytes)
+    base = property(lambda self: (<Context>self).ctx.base)
+    segment_bytes = property(lambda self: (<Context>self).ctx.seg_bytes)
+    control_bytes = property(lambda self: (<Context>self).ctx.control_bytes)
+    mailbox_bytes = property(lambda self: (<Context>self).ctx.header.mailbox_bytes)
+    frames_left = property(lambda self: (<Context>self).ctx.frames_left)
+    segment = property(lambda self: st_segment(&(<Context>self).ctx, (<Context>self).ctx.rank))
+
+
+def usable_cpus():
+    """CPUs this process may use: affinity mask and cgroup quota (at least 1)."""
+    cpus = len(os.sched_getaffinity(0))
+    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
+        try:
+            with open(path) as f:
+                words = f.read().split()
+            quota = float(words[0])
+            if len(words) == 1:
+                with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us") as f:
+                    words.append(f.read())
+            if quota > 0:
+                cpus = min(cpus, max(1, round(quota / float(words[1]))))
+        except (OSError, ValueError):
+            continue
+    return cpus
+
+
+cdef Context _current = None
+
+
+cpdef Context current():
+    """The context of this die.  NotInJob before init() and in a forked child."""
+    if _current is None:
+        raise errors.NotInJob("strata.init() has not been called in this process")
+    if not _current.here:
+        raise errors.NotInJob(
+            "this process was forked from a die and is not one itself: arrays it inherited can be read, "
+            "but it cannot allocate or communicate; start dies with strata-run or strata.spawn"
+        )
+    return _current
+
+
+def set_current(Context context):
+    """Makes ``context`` (or None) the die of this process."""
+    global _current
+    _current = context
