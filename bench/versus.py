@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""strata beside the MPIs (and torch gloo) on this host: who is faster, cell by cell.
+
+    bench/versus.py --setup            # once: one environment per peer, in build/peers
+    bench/versus.py --quick            # a few minutes
+    bench/versus.py --full --json versus.jsonl --plot versus.png
+
+All contenders stand side by side, asleep between cells; each cell runs on one after another, in
+an order that rotates, so that a noisy moment hits all of them. Every round launches every job anew.
+Within a round strata is compared with the best peer of that round; the median of those ratios counts.
+How it measures, and how to read it: bench/README.md.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from versus_lib import cells, contenders, report
+from versus_lib.measure import Run
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+QUICK_SIZES = (8, 1 << 16, 1 << 20, 1 << 24)
+
+
+def size(text):
+    number = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = number[-1:] if number[-1:] in "KMG" else ""
+    try:
+        value = int(float(number.removesuffix(unit)) * UNITS[unit])
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size (8, 1K, 64K, 1M, ...)") from None
+    if value < 8:
+        raise argparse.ArgumentTypeError("sizes start at 8 bytes")
+    return value
+
+
+def positive(kind):
+    def convert(text):
+        value = kind(text)
+        if value <= 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+    return convert
+
+
+def listed(convert, known=None):
+    def split(text):
+        items = [convert(item.strip()) for item in text.split(",") if item.strip()]
+        for item in items:
+            if known and item not in known:
+                raise argparse.ArgumentTypeError(f"{item!r} is not one of {', '.join(known)}")
+        return list(dict.fromkeys(items))
+    return split
+
+
+def arguments(argv=None):
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--setup", action="store_true", help="install the peers in build/peers and end")
+    p.add_argument("--quick", action="store_true", help="4 sizes, 3 rounds, short timings")
+    p.add_argument("--full", action="store_true", help="9 rounds, long timings, tuned settings")
+    p.add_argument("-n", type=listed(positive(int)), default=[2, 4, 8], metavar="LIST", help="ranks (2,4,8)")
+    p.add_argument("--ops", type=listed(str, cells.OPS), default=list(cells.OPS), metavar="LIST")
+    p.add_argument("--sizes", type=listed(size), metavar="LIST", help="bytes (8,1K,64K,1M,16M,64M)")
+    p.add_argument("--rounds", type=positive(int), metavar="N", help="rounds per n (5)")
+    p.add_argument("--seconds", type=positive(float), metavar="S", help="per cell and contender (0.1)")
+    p.add_argument("--peers", type=listed(str, contenders.MPIS), default=list(contenders.MPIS),
+                   metavar="LIST", help=",".join(contenders.MPIS))
+    p.add_argument("--torch", action="store_true", help="torch gloo too (1 GB to install)")
+    p.add_argument("--tuned", action="store_true", help="each peer under other settings than its default too")
+    p.add_argument("--no-strata", action="store_true", help="the peers alone")
+    p.add_argument("--mean", action="store_true", help="compare means of a timing's iterations, not medians")
+    p.add_argument("--json", metavar="FILE", help="all records, one JSON object a line")
+    p.add_argument("--plot", metavar="FILE.png", help="a picture (needs matplotlib)")
+    p.add_argument("--replay", metavar="FILE", help="tables and picture from a --json file; measures nothing")
+    a = p.parse_args(argv)
+    if a.quick and a.full:
+        p.error("--quick and --full exclude each other")
+    a.sizes = sorted(a.sizes or (QUICK_SIZES if a.quick else cells.SIZES))
+    a.rounds = a.rounds or (3 if a.quick else 9 if a.full else 5)
+    a.seconds = a.seconds or (0.04 if a.quick else 0.25 if a.full else 0.1)
+    a.tuned |= a.full
+    return a
+
+
+def present(a):
+    """(contenders that can run, [(name, why not)])."""
+    libraries = ([] if a.no_strata else ["strata"]) + a.peers + (["gloo"] if a.torch else [])
+    here, skipped = [], []
+    for lib in libraries:
+        found = contenders.roster([lib], a.tuned)
+        why = found[0].why_not()
+        if why:
+            skipped.append((lib, why))
+        else:
+            here += found
+    return here, skipped
+
+
+def measure(a):
+    """Run everything. Returns the records in the form --json writes them."""
+    here, skipped = present(a)
+    for name, why in skipped:
+        print(f"{name} skipped: {why}")
+    if not here:
+        sys.exit("nothing to compare: no contender is installed")
+    info = report.machine()
+    run = Run(here, a, report=lambda text: print(text, file=sys.stderr, flush=True))
+    run.take()
+    head = {"record": "machine", **info, "lines": report.machine_lines(info, here, skipped)}
+    return ([head] + [{"record": "cell", **r} for r in run.records]
+            + [{"record": "failure", **f} for f in run.failures])
+
+
+def show(records, a):
+    """Print tables and summary. Returns (cells, names, peers, whether every answer was right)."""
+    head = next(r for r in records if r["record"] == "machine")
+    taken = [r for r in records if r["record"] == "cell"]
+    found = report.collect(taken, "us_mean" if a.mean else "us")
+    names = report.contenders_of(taken)
+    peers = [n for n in names if n != report.STRATA]
+    print(*head["lines"], sep="\n")
+    for op in dict.fromkeys(r["op"] for r in taken):
+        print("", *report.table(op, found, names, peers), sep="\n")
+    stats = ("us_mean", "us") if a.mean else ("us", "us_mean")
+    for stat in stats[: 2 if len(peers) < len(names) else 1]:
+        figures = report.summary(report.collect(taken, stat), peers)
+        lines = report.summary_lines(figures, "medians" if stat == "us" else "means")
+        print("", *(lines if stat == stats[0] else lines[:4]), sep="\n")
+    bad = [r for r in taken if r["wrong"]]
+    for r in bad:
+        print(f"WRONG ANSWER: {r['contender']}, n = {r['n']}, {r['op']} {r['bytes']} B: "
+              f"{r['wrong']} elements")
+    failures = [r for r in records if r["record"] == "failure"]
+    for f in failures:
+        print(f"FAILED: {f['contender']}, n = {f['n']}, {f['where']}: {f['error']}")
+    return found, names, peers, not bad and not failures
+
+
+def main(argv=None):
+    a = arguments(argv)
+    if a.setup:
+        failed = contenders.setup(a.peers + (["gloo"] if a.torch else []))
+        return f"not installed: {', '.join(failed)}" if failed else 0
+    if a.replay:
+        records = [json.loads(line) for line in Path(a.replay).read_text().splitlines()]
+    else:
+        records = measure(a)
+    if a.json:      # before anything that could fail
+        Path(a.json).write_text("".join(json.dumps(r) + "\n" for r in records))
+    found, names, peers, right = show(records, a)
+    if a.json and not a.replay:
+        with open(a.json, "a") as out:
+            out.write(json.dumps({"record": "summary", **report.summary(found, peers)}) + "\n")
+    if a.plot:
+        from versus_lib import plot
+        title = records[0]["lines"][0] + f"\nfloat32, {'mean' if a.mean else 'median'} of calls back to back"
+        plot.draw(a.plot, found, names, peers, title)
+        print(f"picture: {a.plot}")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

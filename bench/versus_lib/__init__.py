@@ -1,0 +1,1 @@
+"""Parts of bench/versus.py: cells and their data, the worker, contenders, jobs, reports."""
