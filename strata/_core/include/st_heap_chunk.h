@@ -1,0 +1,182 @@
+/* The heap's chunks, and what a live allocation is: second half of st_heap_node.h. */
+#ifndef ST_HEAP_CHUNK_H
+#define ST_HEAP_CHUNK_H
+
+/* A new node for the part of `n`, in its chunk, that begins `keep` granules in. */
+static inline struct st_heap_node *st_heap_split(struct st_heap *h, struct st_heap_node *n,
+                                                 uint32_t keep)
+{
+    struct st_heap_node *t = st_heap_node_new(h);
+
+    t->page = n->page;
+    t->first = n->first + keep;
+    t->size = n->size - keep;
+    t->kind = ST_HEAP_HOLE;
+    t->fresh = n->fresh;
+    t->prev = st_heap_index(h, n);
+    t->next = n->next;
+    if (t->next)
+        h->nodes[t->next].prev = st_heap_index(h, t);
+    n->next = st_heap_index(h, t);
+    n->size = keep;
+    return t;
+}
+
+/* `n` swallows the hole after it; both are out of the free lists. */
+static inline void st_heap_join(struct st_heap *h, struct st_heap_node *n)
+{
+    struct st_heap_node *t = st_heap_at(h, n->next);
+
+    n->size += t->size;
+    n->next = t->next;
+    if (n->next)
+        h->nodes[n->next].prev = st_heap_index(h, n);
+    st_heap_node_drop(h, t);
+}
+
+/* Turns a run of one page into a chunk; returns its one hole. */
+static inline struct st_heap_node *st_heap_make_chunk(struct st_heap *h, struct st_heap_node *run)
+{
+    struct st_heap_node *hole = st_heap_node_new(h);
+    uint32_t slot = h->slot_spare;
+
+    if (slot)
+        h->slot_spare = h->slots[slot];
+    else
+        slot = ++h->slots_used; /* one for every page that can be mapped */
+    hole->page = run->page;
+    hole->size = ST_HEAP_GRANULES;
+    hole->kind = ST_HEAP_HOLE;
+    hole->fresh = run->fresh;
+    run->first = slot;
+    run->next = st_heap_index(h, hole);
+    st_heap_place_run(h, run, ST_HEAP_CHUNK);
+    st_heap_bin_push(h, &h->holes, hole);
+    return hole;
+}
+
+/* The smallest hole with room for `size` granules that begin at a multiple of
+ * `align`; *first gets the granule.  NULL if none has. */
+static inline struct st_heap_node *st_heap_find_hole(struct st_heap *h, uint32_t size,
+                                                     uint32_t align, uint32_t *first)
+{
+    uint32_t s = size;
+
+    while ((s = st_bins_find(&h->holes, s)) != 0) { /* ends at size + align - 1 */
+        struct st_heap_node *n = st_heap_at(h, h->holes.head[s]);
+        uint32_t at = (n->first + align - 1) & ~(align - 1);
+        if (at + size <= n->first + s) {
+            *first = at;
+            return n;
+        }
+        s++;
+    }
+    return NULL;
+}
+
+/* Cuts `size` granules from `first` out of a hole, and makes them a block. */
+static inline struct st_heap_node *st_heap_cut_hole(struct st_heap *h, struct st_heap_node *n,
+                                                    uint32_t first, uint32_t size)
+{
+    st_heap_bin_pull(h, &h->holes, n);
+    if (first > n->first) {
+        struct st_heap_node *t = st_heap_split(h, n, first - n->first);
+        st_heap_bin_push(h, &h->holes, n);
+        n = t;
+    }
+    if (size < n->size)
+        st_heap_bin_push(h, &h->holes, st_heap_split(h, n, size));
+    n->kind = ST_HEAP_BLOCK;
+    return n;
+}
+
+static inline uint32_t *st_heap_granule(struct st_heap *h, const struct st_heap_node *chunk,
+                                        uint32_t first)
+{
+    return h->granules + (size_t)(chunk->first - 1) * ST_HEAP_GRANULES + first;
+}
+
+/* Counts a run or block as a live allocation; its address. */
+static inline uint64_t st_heap_hand_out(struct st_heap *h, struct st_heap_node *n, uint64_t size,
+                                        uint64_t bytes)
+{
+    struct st_heap_stats *s = &h->stats;
+
+    n->forth = (uint32_t)(size - bytes);
+    s->allocated_bytes += size;
+    s->requested_bytes += bytes;
+    if (s->allocated_bytes > s->allocated_peak)
+        s->allocated_peak = s->allocated_bytes;
+    s->live++;
+    s->allocations++;
+    if (n->kind == ST_HEAP_BLOCK)
+        *st_heap_granule(h, st_heap_at(h, h->pages[n->page]), n->first) = st_heap_index(h, n);
+    return st_heap_page_va(h, n->page) + ((uint64_t)n->first << ST_HEAP_GRANULE_SHIFT);
+}
+
+/* A block becomes a hole, or all of its chunk a cached page. */
+static inline void st_heap_free_block(struct st_heap *h, struct st_heap_node *chunk,
+                                      struct st_heap_node *n)
+{
+    n->kind = ST_HEAP_HOLE;
+    n->fresh = 0;
+    if (n->next && h->nodes[n->next].kind == ST_HEAP_HOLE) {
+        st_heap_bin_pull(h, &h->holes, st_heap_at(h, n->next));
+        st_heap_join(h, n);
+    }
+    if (n->prev && h->nodes[n->prev].kind == ST_HEAP_HOLE) {
+        n = st_heap_at(h, n->prev);
+        n->fresh = 0;
+        st_heap_bin_pull(h, &h->holes, n);
+        st_heap_join(h, n);
+    }
+    if (n->size < ST_HEAP_GRANULES) {
+        st_heap_bin_push(h, &h->holes, n);
+        return;
+    }
+    h->slots[chunk->first] = h->slot_spare;
+    h->slot_spare = chunk->first;
+    st_heap_node_drop(h, n);
+    st_heap_node_drop(h, chunk);
+    st_heap_cache_pages(h, n->page, 1);
+}
+
+/* Ends the live allocation that begins at va; ST_EINVAL if there is none. */
+static inline int st_heap_take_back(struct st_heap *h, uint64_t va)
+{
+    uint64_t off = va - h->cfg.base, size;
+    uint32_t page = (uint32_t)(off >> ST_HEAP_PAGE_SHIFT), slack;
+    struct st_heap_node *n, *chunk = NULL;
+
+    if (va < h->cfg.base || off >= h->cfg.segment_pages << ST_HEAP_PAGE_SHIFT || off % 64)
+        return ST_EINVAL;
+    n = st_heap_at(h, h->pages[page]);
+    if (n->page != page)
+        return ST_EINVAL;
+    if (n->kind == ST_HEAP_CHUNK) {
+        uint32_t first = (uint32_t)(off % ST_HEAP_PAGE) >> ST_HEAP_GRANULE_SHIFT;
+        chunk = n;
+        n = st_heap_at(h, *st_heap_granule(h, chunk, first));
+        if (n->kind != ST_HEAP_BLOCK || n->page != page || n->first != first)
+            return ST_EINVAL;
+        size = (uint64_t)n->size << ST_HEAP_GRANULE_SHIFT;
+    } else if (n->kind == ST_HEAP_RUN && off % ST_HEAP_PAGE == 0) {
+        size = (uint64_t)n->size << ST_HEAP_PAGE_SHIFT;
+    } else {
+        return ST_EINVAL;
+    }
+    slack = n->forth;
+    h->stats.allocated_bytes -= size;
+    h->stats.requested_bytes -= size - slack;
+    h->stats.live--;
+    if (chunk) {
+        st_heap_free_block(h, chunk, n);
+    } else {
+        page = n->page;
+        st_heap_node_drop(h, n);
+        st_heap_cache_pages(h, page, (uint32_t)(size >> ST_HEAP_PAGE_SHIFT));
+    }
+    return ST_OK;
+}
+
+#endif

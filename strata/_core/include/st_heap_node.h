@@ -1,0 +1,276 @@
+/* The heap's bookkeeping: its arena, nodes, free lists, runs and chunks.  All
+ * functions here run under the heap's lock `mu`; st_heap.h is the interface.
+ *
+ * One node describes one range: a run of pages (live or cached), a chunk (one
+ * page cut into blocks), or a block or hole in a chunk.  A node is found from an
+ * address through `pages` (first and last page of each run, the page of each
+ * chunk) and, in chunks, through the chunk's table of granules (first granule of
+ * each block).  Entries there are never cleared: they are believed only if the
+ * node they name is of the right kind and really begins, or ends, there. */
+#ifndef ST_HEAP_NODE_H
+#define ST_HEAP_NODE_H
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "st_heap_bins.h"
+#include "st_status.h"
+
+#define ST_HEAP_PAGE_SHIFT 21
+#define ST_HEAP_PAGE (UINT64_C(1) << ST_HEAP_PAGE_SHIFT)
+#define ST_HEAP_GRANULE_SHIFT 6
+#define ST_HEAP_GRANULES (1u << (ST_HEAP_PAGE_SHIFT - ST_HEAP_GRANULE_SHIFT))
+#define ST_HEAP_ALIGN_FROM (UINT64_C(1) << 20) /* from this size, blocks begin at 4 KiB */
+#define ST_HEAP_ALIGN_GRANULES 64u
+#define ST_HEAP_MAGIC UINT64_C(0x7374686561700001)
+#define ST_HEAP_HEADER 65536 /* a multiple of any page size; wiped at fork */
+
+/* map: n pages, mapped and zero, into *va; ST_ENOMEM if there is no room.
+ * unmap: any part of what one map gave.  Whatever it returns, the heap does not
+ * touch the pages again until map hands them out.
+ * The heap never calls the provider from two threads at once. */
+struct st_heap_config {
+    uint64_t base;          /* address of the segment that pages come from */
+    uint64_t segment_pages; /* its size */
+    uint64_t most_pages;    /* never more than this many mapped at once */
+    uint64_t cache_bytes;   /* cached runs beyond this are unmapped */
+    int (*map)(void *arg, uint64_t npages, uint64_t *va);
+    int (*unmap)(void *arg, uint64_t va, uint64_t npages);
+    void *arg;
+};
+
+struct st_heap_stats {
+    uint64_t allocated_bytes, allocated_peak; /* live allocations, rounded as they are */
+    uint64_t requested_bytes;                 /* live allocations, as asked for */
+    uint64_t reserved_bytes, reserved_peak;   /* mapped pages */
+    uint64_t cached_bytes;                    /* mapped pages without a live allocation */
+    uint64_t live, allocations;               /* allocations now, and ever */
+    uint64_t maps, unmaps;                    /* mappings made, and parts of them given back */
+    uint64_t flushes;                         /* times the cache was emptied for lack of room */
+    uint64_t bad_frees, unmap_errors;
+    uint64_t largest_free; /* the largest allocation that needs no mapping */
+};
+
+enum st_heap_kind {
+    ST_HEAP_UNUSED = 0,
+    ST_HEAP_RUN = 1,    /* pages of one live allocation */
+    ST_HEAP_CACHED = 2, /* mapped pages that nobody uses */
+    ST_HEAP_CHUNK = 3,  /* a page of blocks and holes; `first` is its slot, `next` its first node */
+    ST_HEAP_BLOCK = 4,  /* one live allocation */
+    ST_HEAP_HOLE = 5
+};
+
+struct st_heap_node {
+    uint32_t page, first, size; /* page of the segment; first granule; pages or granules */
+    uint8_t kind, fresh;        /* fresh: never handed out since it was mapped */
+    uint16_t pad;
+    uint32_t prev, next; /* neighbours in the chunk, or in the list of cached runs by age */
+    uint32_t back;       /* free list */
+    uint32_t forth;      /* free list; of a live allocation: bytes beyond those asked for */
+};
+
+struct st_heap {
+    uint64_t magic;
+    pid_t pid;
+    int wiped; /* the kernel zeroes this header in a forked child */
+    struct st_heap_config cfg;
+    struct st_heap_stats stats;
+    struct st_bins holes, runs;
+    struct st_heap_node *nodes;
+    uint32_t nodes_used, node_spare; /* ever used; head of the dropped */
+    uint32_t nodes_live, nodes_most;
+    uint32_t slots_used, slot_spare;
+    uint32_t oldest, newest; /* cached runs */
+    uint32_t top;            /* no page at or above was ever mapped */
+    uint32_t *pages, *granules, *slots;
+    uint8_t *starts; /* of each page: a mapping by the provider began here */
+    pthread_mutex_t io, mu;
+};
+
+_Static_assert(sizeof(struct st_heap) <= ST_HEAP_HEADER, "the header holds the heap");
+_Static_assert(sizeof(struct st_heap_node) == 32, "two nodes in a cache line");
+
+/* 0 in a forked child. */
+static inline int st_heap_mine(const struct st_heap *h)
+{
+    return h->magic == ST_HEAP_MAGIC && (h->wiped || h->pid == getpid());
+}
+
+static inline struct st_heap_node *st_heap_at(struct st_heap *h, uint32_t i)
+{
+    return h->nodes + i;
+}
+
+static inline uint32_t st_heap_index(struct st_heap *h, const struct st_heap_node *n)
+{
+    return (uint32_t)(n - h->nodes);
+}
+
+static inline uint64_t st_heap_page_va(const struct st_heap *h, uint64_t page)
+{
+    return h->cfg.base + (page << ST_HEAP_PAGE_SHIFT);
+}
+
+/* The largest request that could ever be met. */
+static inline uint64_t st_heap_limit(const struct st_heap *h)
+{
+    return h->cfg.most_pages << ST_HEAP_PAGE_SHIFT;
+}
+
+/* Size of the allocation for a request, at most st_heap_limit. */
+static inline uint64_t st_heap_round(uint64_t bytes)
+{
+    uint64_t unit = ST_HEAP_PAGE;
+
+    if (bytes <= 4096)
+        unit = 64;
+    else if (bytes < ST_HEAP_ALIGN_FROM)
+        unit = 512;
+    else if (bytes < ST_HEAP_PAGE)
+        unit = 4096;
+    return bytes ? (bytes + unit - 1) & ~(unit - 1) : unit;
+}
+
+/* An allocation takes up to four nodes, and anything else frees before it takes. */
+static inline int st_heap_nodes_short(const struct st_heap *h)
+{
+    return h->nodes_live + 4 > h->nodes_most;
+}
+
+static inline struct st_heap_node *st_heap_node_new(struct st_heap *h)
+{
+    uint32_t i = h->node_spare;
+
+    h->nodes_live++;
+    if (i)
+        h->node_spare = h->nodes[i].forth;
+    else
+        i = ++h->nodes_used;
+    memset(h->nodes + i, 0, sizeof(struct st_heap_node));
+    return h->nodes + i;
+}
+
+static inline void st_heap_node_drop(struct st_heap *h, struct st_heap_node *n)
+{
+    h->nodes_live--;
+    n->kind = ST_HEAP_UNUSED;
+    n->forth = h->node_spare;
+    h->node_spare = st_heap_index(h, n);
+}
+
+static inline void st_heap_bin_push(struct st_heap *h, struct st_bins *b, struct st_heap_node *n)
+{
+    uint32_t i = st_heap_index(h, n), head = b->head[n->size];
+
+    n->back = 0;
+    n->forth = head;
+    if (head)
+        h->nodes[head].back = i;
+    else
+        st_bins_mark(b, n->size);
+    b->head[n->size] = i;
+}
+
+static inline void st_heap_bin_pull(struct st_heap *h, struct st_bins *b, struct st_heap_node *n)
+{
+    if (n->forth)
+        h->nodes[n->forth].back = n->back;
+    if (n->back)
+        h->nodes[n->back].forth = n->forth;
+    else if ((b->head[n->size] = n->forth) == 0)
+        st_bins_clear(b, n->size);
+}
+
+/* Writes a run's kind, and its entries in the page table. */
+static inline void st_heap_place_run(struct st_heap *h, struct st_heap_node *n, uint8_t kind)
+{
+    n->kind = kind;
+    h->pages[n->page] = h->pages[n->page + n->size - 1] = st_heap_index(h, n);
+}
+
+/* Takes a cached run out of the free lists and the list by age. */
+static inline void st_heap_forget_cached(struct st_heap *h, struct st_heap_node *n)
+{
+    st_heap_bin_pull(h, &h->runs, n);
+    *(n->prev ? &h->nodes[n->prev].next : &h->oldest) = n->next;
+    *(n->next ? &h->nodes[n->next].prev : &h->newest) = n->prev;
+}
+
+static inline void st_heap_link_cached(struct st_heap *h, struct st_heap_node *n, int as_oldest)
+{
+    uint32_t i = st_heap_index(h, n);
+
+    st_heap_place_run(h, n, ST_HEAP_CACHED);
+    st_heap_bin_push(h, &h->runs, n);
+    n->prev = as_oldest ? 0 : h->newest;
+    n->next = as_oldest ? h->oldest : 0;
+    *(n->prev ? &h->nodes[n->prev].next : &h->oldest) = i;
+    *(n->next ? &h->nodes[n->next].prev : &h->newest) = i;
+}
+
+/* The page-level node that is a cached run with its first (or last) page there. */
+static inline struct st_heap_node *st_heap_cached_at(struct st_heap *h, uint32_t page, int last)
+{
+    struct st_heap_node *n = st_heap_at(h, h->pages[page]);
+
+    return n->kind == ST_HEAP_CACHED && page == (last ? n->page + n->size - 1 : n->page) ? n : NULL;
+}
+
+/* Mapped pages that are free now become (part of) the newest cached run. */
+static inline void st_heap_cache_pages(struct st_heap *h, uint32_t page, uint32_t size)
+{
+    struct st_heap_node *left = page ? st_heap_cached_at(h, page - 1, 1) : NULL;
+    struct st_heap_node *right = NULL, *n;
+
+    if (page + size < h->cfg.segment_pages)
+        right = st_heap_cached_at(h, page + size, 0);
+    h->stats.cached_bytes += (uint64_t)size << ST_HEAP_PAGE_SHIFT;
+    if (left) {
+        st_heap_forget_cached(h, left);
+        page = left->page;
+        size += left->size;
+        st_heap_node_drop(h, left);
+    }
+    if (right) {
+        st_heap_forget_cached(h, right);
+        size += right->size;
+        st_heap_node_drop(h, right);
+    }
+    n = st_heap_node_new(h);
+    n->page = page;
+    n->size = size;
+    st_heap_link_cached(h, n, 0);
+}
+
+/* A run of exactly `size` pages from the best cached one; NULL if none is large enough. */
+static inline struct st_heap_node *st_heap_cut_cached(struct st_heap *h, uint32_t size)
+{
+    uint32_t found = st_bins_find(&h->runs, size);
+    struct st_heap_node *r, *n;
+
+    if (!found)
+        return NULL;
+    r = st_heap_at(h, h->runs.head[found]);
+    if (found == size) {
+        st_heap_forget_cached(h, r);
+        n = r;
+    } else { /* from the front; the rest keeps its age */
+        n = st_heap_node_new(h);
+        n->page = r->page;
+        n->size = size;
+        st_heap_bin_pull(h, &h->runs, r);
+        r->page += size;
+        r->size -= size;
+        st_heap_place_run(h, r, ST_HEAP_CACHED);
+        st_heap_bin_push(h, &h->runs, r);
+    }
+    st_heap_place_run(h, n, ST_HEAP_RUN);
+    h->stats.cached_bytes -= (uint64_t)size << ST_HEAP_PAGE_SHIFT;
+    return n;
+}
+
+#include "st_heap_chunk.h"
+
+#endif
