@@ -1,0 +1,206 @@
+"""Builds and runs the C tests: plain, under ASan+UBSan, under TSan, and for aarch64.
+
+Each tests/c/*.c is a program: exit 0 passes, 77 skips (and says why), anything
+else fails.  Ranks are contexts, so a test runs N dies as threads over one mapping,
+which is the only way ThreadSanitizer can see them.
+
+Before that each header of the core is compiled alone, to see that it needs no
+Python.h, holds no variable, and takes no memory.
+
+Usage: python tools/ctest.py [--mode plain|asan|tsan|aarch64|all] [-k WORD] [--timeout S]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from common import ROOT
+
+CFLAGS = (
+    "-std=gnu11 -D_GNU_SOURCE=1 -g -Wall -Wextra -Werror -Wno-unused-function -pthread -ffp-contract=off"
+).split()
+LIBS = ["-lm", "-lrt", "-pthread"]
+MODES = {
+    "plain": ["-O2"],
+    "asan": ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined",
+             "-fno-omit-frame-pointer"],
+    "tsan": ["-O1", "-fsanitize=thread", "-fno-omit-frame-pointer"],
+}
+RUN_ENV = {
+    "ASAN_OPTIONS": "abort_on_error=0:exitcode=66:detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=66",
+    "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:second_deadlock_stack=1",
+}
+CROSS = "aarch64-linux-gnu-gcc"
+EMULATOR = "qemu-aarch64"
+SKIP = 77
+
+
+class Failed(Exception):
+    """A program did not build, or did not pass."""
+
+
+def compiler() -> str:
+    """$CC, else the first of cc, gcc, clang; a tool that cannot run must not pass."""
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        if name and shutil.which(name.split()[0]):
+            return name
+    raise Failed("no C compiler: set CC, or install gcc or clang")
+
+
+def command(args: list[str], timeout: float, env: dict[str, str] | None = None) -> tuple[int, str]:
+    """Exit status and output.  A timeout kills the whole process group and is a failure."""
+    process = subprocess.Popen(
+        args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        env=env, start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        output, _ = process.communicate()
+        raise Failed(f"{output}\nno end after {timeout:.0f} s: killed") from None
+    return process.returncode, output
+
+
+def build(root: Path, source: Path, target: Path, cc: str, flags: list[str]) -> None:
+    """One program, unless it is newer than all that it is made from."""
+    include = root / "strata" / "_core" / "include"
+    inputs = [source, Path(__file__), *include.glob("*.h"), *source.parent.glob("*.h")]
+    if target.exists() and target.stat().st_mtime > max(p.stat().st_mtime for p in inputs):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    line = [*cc.split(), *CFLAGS, *flags, f"-I{include}", f"-I{source.parent}", str(source),
+            "-o", str(target), *LIBS]
+    status, output = command(line, 300)
+    if status:
+        raise Failed(f"does not build: {' '.join(line)}\n{output}")
+
+
+def check_symbols(program: Path) -> None:
+    """A program over the core's headers must run without Python."""
+    status, output = command(["nm", str(program)], 60)
+    if status:
+        raise Failed(f"nm failed: {output}")
+    python = sorted(set(re.findall(r"\b_?Py[A-Z_]\w*", output)))
+    if python:
+        raise Failed(f"needs Python: {', '.join(python[:5])}")
+
+
+def check_header(root: Path, header: Path, cc: str) -> None:
+    """A header compiles alone and emits neither variables nor calls that take memory."""
+    include = root / "strata" / "_core" / "include"
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "alone.c"), Path(folder, "alone.o")
+        source.write_text(f'#include "{header.name}"\n#include "{header.name}"\nint alone_;\n')
+        keep = [] if "clang" in cc else ["-fkeep-static-functions", "-fkeep-inline-functions"]
+        line = [*cc.split(), *CFLAGS, "-O0", "-fno-pic", *keep, f"-I{include}", "-MD", "-MF",
+                str(Path(folder, "d")), "-c", str(source), "-o", str(target)]
+        status, output = command(line, 120)
+        if status:
+            raise Failed(f"does not compile alone:\n{output}")
+        if "Python.h" in Path(folder, "d").read_text():
+            raise Failed("includes Python.h")
+        _, symbols = command(["nm", str(target)], 60)
+    kinds = [line.split()[-2:] for line in symbols.splitlines() if len(line.split()) >= 2]
+    variables = [name for kind, name in kinds if kind in "bBdDC" and name != "alone_"]
+    memory = [n for k, n in kinds if k == "U" and n in ("malloc", "calloc", "realloc", "free")]
+    if variables:
+        raise Failed(f"holds variables: {', '.join(variables)}")
+    if memory:
+        raise Failed(f"takes memory: {', '.join(memory)}")
+
+
+def run(program: Path, mode: str, timeout: float) -> str:
+    """Runs one program; "ok" or "skip: why"."""
+    line = [str(program)]
+    if mode == "tsan" and shutil.which("setarch"):
+        # TSan of older compilers cannot place its shadow when addresses are random.
+        line = ["setarch", os.uname().machine, "-R", *line]
+    if mode == "aarch64":
+        line = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", *line]
+    status, output = command(line, timeout, {**os.environ, **RUN_ENV})
+    if status == SKIP:
+        return "skip: " + (output.strip().splitlines() or ["no reason given"])[-1]
+    if status:
+        raise Failed(f"exit status {status}\n{output}")
+    return "ok"
+
+
+def find(root: Path, word: str) -> list[Path]:
+    return [p for p in sorted((root / "tests" / "c").glob("*.c")) if word in p.stem]
+
+
+def one(root: Path, source: Path, mode: str, timeout: float) -> str:
+    """Builds and runs one test in one mode: "ok" or "skip: why"; raises Failed."""
+    if mode == "aarch64":
+        if not shutil.which(CROSS):
+            return f"skip: {CROSS} is not installed, so NOTHING was compiled for aarch64"
+        cc, flags = CROSS, ["-O2"]
+    else:
+        cc, flags = compiler(), MODES[mode]
+    target = root / ".ctest" / mode / source.stem
+    build(root, source, target, cc, flags)
+    check_symbols(target)
+    if mode == "aarch64" and not shutil.which(EMULATOR):
+        return f"skip: compiled; {EMULATOR} is not installed, so it was NOT run"
+    return run(target, mode, timeout)
+
+
+def _attempt(name: str, action) -> tuple[str, str]:
+    begin = time.monotonic()
+    try:
+        result = action() or "ok"
+    except Failed as failure:
+        print(f"FAIL  {name}\n{failure}", file=sys.stderr, flush=True)
+        return "fail", name
+    print(f"{result.split(':')[0]:5} {name} {time.monotonic() - begin:.1f} s"
+          + (f"  ({result})" if result != "ok" else ""), flush=True)
+    return result.split(":")[0], name
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mode", default="all", choices=[*MODES, "aarch64", "all"])
+    parser.add_argument("-k", dest="word", default="", help="only programs whose name contains this")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds a program may run")
+    parser.add_argument("--root", type=Path, default=ROOT)
+    args = parser.parse_args(argv)
+    modes = [*MODES, "aarch64"] if args.mode == "all" else [args.mode]
+    programs = find(args.root, args.word)
+    results = []
+    try:
+        cc = compiler()
+    except Failed as failure:
+        print(f"ctest: FAILED, {failure}", file=sys.stderr)
+        return 1
+    for header in sorted((args.root / "strata" / "_core" / "include").glob("*.h")):
+        results.append(_attempt(f"header {header.name}", lambda h=header: check_header(args.root, h, cc)))
+        if "aarch64" in modes and shutil.which(CROSS):
+            results.append(_attempt(f"header {header.name} on aarch64",
+                                    lambda h=header: check_header(args.root, h, CROSS)))
+    for mode in modes:
+        for source in programs:
+            name = f"{mode} {source.stem}"
+            results.append(
+                _attempt(name, lambda m=mode, s=source: one(args.root, s, m, args.timeout)))
+    failed = [name for kind, name in results if kind == "fail"]
+    skipped = [name for kind, name in results if kind == "skip"]
+    if not programs:
+        failed.append("no program found to run")
+    verdict = f"FAILED: {', '.join(failed)}" if failed else "no failure"
+    print(f"ctest: {len(results)} run, {len(skipped)} skipped, {verdict}",
+          file=sys.stderr if failed else sys.stdout)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
