@@ -31,7 +31,7 @@ class Strata:
         self.lib, self.group = strata, strata.world()
         self.rank, self.size = self.group.rank, self.group.size
         self.barrier = self.group.barrier
-        self.about = f"strata {strata.__version__}"
+        self.about = f"strata {getattr(strata, '__version__', 'unknown')}"
 
     def empty(self, count):
         return self.lib.empty((count,), "f4")

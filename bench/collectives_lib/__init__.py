@@ -1,0 +1,1 @@
+"""Parts of bench/collectives.py: options, data, operations, the table."""
