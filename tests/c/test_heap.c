@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "st_atomic.h"
 #include "st_heap.h"
 #include "st_heap_fake.h"
 
@@ -398,7 +399,7 @@ struct cell {
 
 struct party {
     struct bed *bed;
-    struct cell *slots; /* exchanged atomically, so that a thread frees what another allocated */
+    uint64_t *slots; /* exchanged atomically, so that a thread frees what another allocated */
     uint64_t seed, rounds, refused;
 };
 
@@ -430,7 +431,7 @@ static void *mingle(void *arg)
             CHECK(mine->va % alignment(mine->bytes) == 0);
             paint(mine->va, mine->bytes);
         }
-        old = __atomic_exchange_n((struct cell **)p->slots + next(&s) % SLOTS, mine, __ATOMIC_ACQ_REL);
+        old = (struct cell *)(uintptr_t)st_swap_acq_rel_64(p->slots + next(&s) % SLOTS, (uintptr_t)mine);
         if (old) {
             verify(old->va, old->bytes);
             CHECK(st_heap_free(p->bed->heap, old->va) == ST_OK);
@@ -447,21 +448,22 @@ static void *mingle(void *arg)
 static void test_threads(uint64_t seed, uint64_t rounds)
 {
     struct bed *b = bed_open(256, 64, 8 * PAGE);
-    struct cell *slots[SLOTS] = {0};
+    uint64_t slots[SLOTS] = {0}; /* addresses of cells */
     struct party party[THREADS];
     pthread_t thread[THREADS];
 
     for (int t = 0; t < THREADS; t++) {
-        party[t] = (struct party){b, (struct cell *)slots, seed + 977 * (t + 1), rounds, 0};
+        party[t] = (struct party){b, slots, seed + 977 * (t + 1), rounds, 0};
         CHECK(pthread_create(&thread[t], NULL, mingle, &party[t]) == 0);
     }
     for (int t = 0; t < THREADS; t++)
         CHECK(pthread_join(thread[t], NULL) == 0);
     for (int i = 0; i < SLOTS; i++) {
         if (slots[i]) {
-            verify(slots[i]->va, slots[i]->bytes);
-            CHECK(st_heap_free(b->heap, slots[i]->va) == ST_OK);
-            free(slots[i]);
+            struct cell *cell = (struct cell *)(uintptr_t)slots[i];
+            verify(cell->va, cell->bytes);
+            CHECK(st_heap_free(b->heap, cell->va) == ST_OK);
+            free(cell);
         }
     }
     CHECK(st_heap_trim(b->heap, 0) == ST_OK && b->fake.mapped == 0);

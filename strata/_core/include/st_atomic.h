@@ -52,6 +52,11 @@ _Static_assert(__atomic_always_lock_free(8, 0), "8-byte atomics must be lock-fre
     {                                                                                     \
         return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL);                                 \
     }                                                                                     \
+    /* The value that v replaced. */                                                      \
+    static inline uint##bits##_t st_swap_acq_rel_##bits(uint##bits##_t *p, uint##bits##_t v) \
+    {                                                                                     \
+        return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);                               \
+    }                                                                                     \
     /* 1 if *p was old and is now v. */                                                   \
     static inline int st_cas_acq_rel_##bits(uint##bits##_t *p, uint##bits##_t old,        \
                                             uint##bits##_t v)                             \

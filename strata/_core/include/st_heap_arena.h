@@ -1,4 +1,5 @@
 /* Layout and set-up of a heap in its arena. */
+#include "st_heap.h" /* which includes this one at its end: either may come first */
 #ifndef ST_HEAP_ARENA_H
 #define ST_HEAP_ARENA_H
 

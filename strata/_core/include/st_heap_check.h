@@ -1,4 +1,5 @@
 /* Looking at a heap: one walker, and on it statistics and the invariants. */
+#include "st_heap.h" /* which includes this one at its end: either may come first */
 #ifndef ST_HEAP_CHECK_H
 #define ST_HEAP_CHECK_H
 

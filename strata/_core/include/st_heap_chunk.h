@@ -1,4 +1,5 @@
 /* The heap's chunks, and what a live allocation is: second half of st_heap_node.h. */
+#include "st_heap_node.h" /* which includes this one at its end: either may come first */
 #ifndef ST_HEAP_CHUNK_H
 #define ST_HEAP_CHUNK_H
 
