@@ -74,8 +74,9 @@ class Group:
         name = rows[0].dtype
         wide = np.stack(rows).astype(np.float32 if name.kind in "fV" and name.itemsize < 4 else name)
         if op == "avg":
-            total = wide.sum(axis=0, dtype=np.int64 if name.kind in "iu" else wide.dtype)
-            return (total // self.size if name.kind in "iu" else total / wide.dtype.type(self.size)).astype(name)
+            whole = name.kind in "iu"
+            total = wide.sum(axis=0, dtype=np.int64 if whole else wide.dtype)
+            return (total // self.size if whole else total / wide.dtype.type(self.size)).astype(name)
         ufunc = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op]
         with np.errstate(all="ignore"):
             return ufunc.reduce(wide, axis=0, dtype=wide.dtype).astype(name)
@@ -98,7 +99,8 @@ class Group:
         return self._give(out, np.stack(rows)) if self.rank == root else None
 
     def all_to_all(self, src, out=None):
-        return self._give(out, np.concatenate([np.split(s, self.size)[self.rank] for s in self._exchange(src)]))
+        parts = [np.split(s, self.size)[self.rank] for s in self._exchange(src)]
+        return self._give(out, np.concatenate(parts))
 
     def all_to_all_v(self, src, send_counts, out=None, recv_counts=None):
         cuts = [np.split(s, np.cumsum(c)[:-1])[self.rank] for s, c in
@@ -146,10 +148,10 @@ def rows_of(text):
 # Lines that nccl-tests 2.19.6 prints, with figures put in by its own formats.
 HEADER = [
     "#",
-    "#                                                              out-of-place                       in-place"
-    "          ",
-    "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   "
-    "busbw  #wrong ",
+    "#                                                              out-of-place                       "
+    "in-place          ",
+    "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw  "
+    " busbw  #wrong ",
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  "
     "(GB/s)         ",
 ]
@@ -206,8 +208,8 @@ def test_defaults_are_those_of_nccl_tests():
 
 
 def test_options_in_all_their_spellings():
-    o = options.parse(["-b8", "-e", "1M", "--stepfactor=2", "--iters", "5", "-o", "all", "-d", "all", "-r", "all",
-                       "-t", "1", "-g1", "-p", "0", "broadcast_perf"])
+    o = options.parse(["-b8", "-e", "1M", "--stepfactor=2", "--iters", "5", "-o", "all", "-d", "all",
+                       "-r", "all", "-t", "1", "-g1", "-p", "0", "broadcast_perf"])
     assert list(o.sizes()) == [8 << i for i in range(18)]
     assert o.root == -1 and len(o.types) == 12 and o.ops == ("sum", "prod", "max", "min", "avg")
     assert o.collectives == ("broadcast",)
@@ -223,10 +225,11 @@ def test_options_in_all_their_spellings():
     (["-b", "2M", "-e", "1M"], "2097152 > 1048576"),
     (["-b", "pear"], "minbytes"), (["-b", "8X"], "minbytes"), (["-b", "-8"], "minbytes"),
     (["-b", "1", "-e", "2", "-i", "0"], "step"), (["-b", "0", "-e", "2", "-f", "2"], "minbytes"),
-    (["-n", "0"], "0 is not in 1"), (["-w", "-1"], "-1"), (["-z", "4"], "0..3"), (["-n", "x"], "not a number"),
+    (["-n", "0"], "0 is not in 1"), (["-w", "-1"], "-1"), (["-z", "4"], "0..3"),
+    (["-n", "x"], "not a number"), (["-J", "x.csv"], "JSON"), (["-K", "2"], "-I 1"),
     (["-g", "8"], "strata-run -n"), (["-t", "2"], "strata-run -n"), (["-G", "1"], "CUDA graph"),
-    (["-D", "1"], "device API"), (["-o", "mulsum"], "mulsum"), (["-d", "tf32"], "tf32"), (["-r", "two"], "root"),
-    (["-J", "x.csv"], "JSON"), (["-K", "2"], "-I 1"), (["hypercube"], "hypercube"), (["--nonsense"], "nonsense"),
+    (["-D", "1"], "device API"), (["-o", "mulsum"], "mulsum"), (["-d", "tf32"], "tf32"),
+    (["-r", "two"], "root"), (["hypercube"], "hypercube"), (["--nonsense"], "nonsense"),
     (["broadcast", "--op", "reduce"], "one collective"), (["-C", "1"], "complete"),
 ])
 def test_what_makes_no_sense_is_refused_with_a_reason(argv, says):
@@ -332,8 +335,8 @@ def test_one_wrong_element_on_one_rank_fails_the_run(bench, capsys, name):
 
 
 def test_every_way_of_timing(bench, capsys):
-    for argv in (["-z", "1"], ["-z", "2"], ["-z", "3", "-I", "1"], ["-m", "3", "-I", "1", "-K", "1"], ["-a", "0"],
-                 ["-a", "3"], ["-u", "1"], ["-c", "0"], ["-N", "2"], ["-S", "1"]):
+    for argv in (["-z", "1"], ["-z", "2"], ["-z", "3", "-I", "1"], ["-m", "3", "-I", "1", "-K", "1"],
+                 ["-a", "0"], ["-a", "3"], ["-u", "1"], ["-c", "0"], ["-N", "2"], ["-S", "1"]):
         got = World(2).run(lambda g, a=argv: bench.bench(g, ["-b", "1K", "-e", "1K", "-n", "4", *a]))
         assert got == [0, 0], argv
         rows = rows_of(capsys.readouterr().out)
