@@ -27,7 +27,7 @@ import posix_ipc
 from strata import config, errors
 from strata._core import space
 
-__all__ = ["Job", "context", "create_job", "finalize", "identify", "init"]
+__all__ = ["Job", "context", "create_job", "finalize", "forget", "identify", "init"]
 
 MIN_SHM = 1 << 20
 _REQUEST = b"strata ub 1\n"
@@ -337,6 +337,17 @@ def context() -> space.Context:
 def initialized() -> bool:
     """Whether this process is a die now."""
     return _joined and _context is not None and _context.here
+
+
+def forget() -> None:
+    """For a forked child that will be a die of another job: its parent's place is not its own.
+
+    Mappings stay, so that arrays it inherited can still be read.
+    """
+    global _context, _joined
+    _context, _joined = None, False
+    space.set_current(None)
+    config.reset()
 
 
 def finalize() -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "NotInJob",
     "PeerDead",
     "RegistrationError",
+    "SpawnError",
     "StrataError",
     "UnsupportedType",
     "from_status",
@@ -158,6 +159,19 @@ class NotInJob(StrataError):
     """This process has not joined a job, has left it, or is a forked child of a die."""
 
     phrase = "this process is not a die of a job"
+
+
+class SpawnError(StrataError):
+    """A die that spawn() started failed: ``ranks``; the cause is its exception, if that could travel.
+
+    ``traceback``  the die's own, as text; "" if it left none
+    """
+
+    phrase = "a die failed"
+    traceback = ""
+
+    def __str__(self) -> str:
+        return super().__str__() + (f"\n\n{self.traceback}" if self.traceback else "")
 
 
 class CorruptSpace(StrataError):

@@ -1,0 +1,121 @@
+"""The keeper's side of strata-run: from the command line to running dies."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import socket
+import traceback
+
+from strata.launch import procs
+from strata.launch.die import Die
+from strata.launch.front import KILL_LIMIT, PASSED_ON, Origin
+from strata.launch.options import CANNOT_RUN, LAUNCHER_FAILED, NOT_FOUND, USAGE_ERROR, Options, say
+from strata.launch.runner import Module, Program, Script
+
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+PRELOAD = ("numpy", "strata", "strata.bootstrap")
+
+
+class Refused(Exception):
+    """The job cannot start; the exit status and what to say, if that has not been said."""
+
+    def __init__(self, code: int, text: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def keep(options: Options, link: socket.socket, origin: Origin) -> Die:
+    """Runs the job.  Returns in a die only; the keeper ends here with the job's status."""
+    code, die = LAUNCHER_FAILED, None
+    try:
+        become_keeper(origin)
+        target = _target(options)
+        die_or_code = _job(options, link, origin)
+        if isinstance(die_or_code, Die):
+            die = die_or_code
+        else:
+            code = die_or_code
+    except Refused as error:
+        code = error.code
+        if str(error):
+            say(str(error))
+    except BaseException:
+        say("internal error of the launcher; the job is ended")
+        traceback.print_exc()
+        end_everything()
+    if die is None:
+        os._exit(code)
+    die.settle(python=options.kind != "program")
+    die.target = target
+    return die
+
+
+def become_keeper(origin: Origin) -> None:
+    """The front decides what a signal means; this process must outlive all of them."""
+    signal.set_wakeup_fd(-1)
+    for number in (*PASSED_ON, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, origin.mask - {signal.SIGCHLD})
+    procs.adopt_orphans()
+
+
+def end_everything() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    procs.kill_descendants(KILL_LIMIT)
+
+
+def _target(options: Options) -> Script | Module | Program:
+    """What the dies run; a file that is missing or does not compile is one error, not N."""
+    name, arguments = options.target[0], options.target[1:]
+    if options.kind == "module":
+        return Module(name, arguments)
+    if options.kind == "script":
+        try:
+            return Script(name, arguments)
+        except OSError as error:
+            reason = f"[Errno {error.errno}] {error.strerror}"
+            raise Refused(USAGE_ERROR, f"can't open file {os.path.abspath(name)!r}: {reason}") from None
+        except (SyntaxError, ValueError) as error:
+            traceback.print_exception(type(error), error, None)
+            raise Refused(1) from None
+    try:
+        return Program(options.target)
+    except FileNotFoundError:
+        raise Refused(NOT_FOUND, f"{name}: no such program") from None
+    except OSError as error:
+        raise Refused(CANNOT_RUN, f"cannot run {error.filename}: {error.strerror}") from None
+
+
+def _job(options: Options, link: socket.socket, origin: Origin) -> Die | int:
+    """Makes the UB space and the dies.  Returns a Die in a die, the exit status in the keeper."""
+    gc.disable()  # nothing becomes garbage before the fork
+    from strata import bootstrap, errors
+    from strata._core import space
+    from strata.launch.keeper import Keeper
+    from strata.launch.output import Forwarder
+
+    if not any(name in os.environ for name in THREADS):
+        each = str(max(1, space.usable_cpus() // options.n))
+        os.environ.update(dict.fromkeys(THREADS, each))
+    try:
+        job = bootstrap.create_job(options.n, options.hbm)
+    except errors.ConfigError as error:
+        raise Refused(USAGE_ERROR, str(error)) from None
+    except (errors.StrataError, OSError) as error:
+        raise Refused(LAUNCHER_FAILED, str(error)) from None
+    if options.kind != "program":
+        for name in PRELOAD:
+            importlib.import_module(name)
+        # The collector would write to every object's page, and each die would get its own copy.
+        gc.freeze()
+    try:
+        keeper = Keeper(options, job, link, origin, Forwarder(options.n, options.tag))
+        die = keeper.start()
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise Refused(LAUNCHER_FAILED, f"{error.strerror or error}{where}") from None
+    return keeper.run() if die is None else die

@@ -1,0 +1,33 @@
+"""Entry of strata-run."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+
+from strata.launch import front, procs
+from strata.launch.options import parse
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a job; returns the exit status for the front, and a die's own for a die.
+
+    The same call returns in the front and in each die, which then end as
+    ``python script.py`` would; the keeper never comes back from it.
+    """
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    front.open_standard_files()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    origin = front.Origin()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, *front.PASSED_ON])
+    procs.adopt_orphans()
+    here, there = socket.socketpair()
+    keeper = procs.fork()
+    if keeper:
+        there.close()
+        return front.watch(keeper, here, origin)
+    here.close()
+    from strata.launch.command import keep
+
+    return keep(options, there, origin).run()

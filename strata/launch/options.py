@@ -1,0 +1,189 @@
+"""The command line of strata-run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+USAGE = """\
+usage: strata-run -n N [options] script.py args...
+       strata-run -n N [options] -m module args...
+       strata-run -n N [options] program args...
+
+Runs N dies of one job: a Python script or module in processes forked from one that has
+imported numpy and strata already, or any other program. Rank 0 gets the standard input.
+"""
+
+END = """
+Exit status: that of the die that failed first (128 + the number of a signal that killed it);
+124 after --timeout, 130 after Ctrl-C (128 + signal), 141 if nobody reads the output any more,
+125 if strata-run itself fails, 126 or 127 if the program cannot be run or found, 2 for a
+wrong command line.
+"""
+
+USAGE_ERROR, TIMED_OUT, LAUNCHER_FAILED, CANNOT_RUN, NOT_FOUND = 2, 124, 125, 126, 127
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 1024:
+        raise ValueError("1 to 1024 dies are possible")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError("seconds, 0 or more, expected")
+    return value
+
+
+def _limit(text: str) -> float:
+    value = _seconds(text)
+    if not value:
+        raise ValueError("more than 0 seconds expected")
+    return value
+
+
+def _size(text: str) -> int:
+    from strata.config import parse_size
+
+    return parse_size(text)
+
+
+def _failure(text: str) -> str:
+    if text not in ("kill", "continue"):
+        raise ValueError("kill or continue expected")
+    return text
+
+
+# names; attribute; what follows the name, None for a flag; parser; help
+_TABLE: tuple[tuple[tuple[str, ...], str, str | None, Callable[[str], Any], str], ...] = (
+    (("-n", "--np", "-np"), "n", "N", _count, "how many dies"),
+    (("--hbm",), "hbm", "SIZE", _size, "HBM of each die, sparse, as 64G or 512MiB (STRATA_HBM)"),
+    (("--timeout",), "timeout", "SECONDS", _limit, "end the job after so long, with status 124"),
+    (("--grace",), "grace", "SECONDS", _seconds,
+     "after a failure, until SIGTERM, and from there until SIGKILL (2)"),
+    (("--on-failure",), "on_failure", "kill|continue", _failure,
+     "kill: end the other dies too, the usual; continue: leave them alone"),
+    (("--tag-output",), "tag", None, bool, "put [rank] before each line"),
+    (("--log-dir",), "log_dir", "DIR", str, "also write DIR/rank.N.out and DIR/rank.N.err"),
+    (("--bind",), "bind", None, bool, "pin each die to one CPU, in turn over those allowed"),
+    (("-m",), "module", "MODULE", str, "run a module, as python -m does; ends the options"),
+    (("-h", "--help"), "help", None, bool, "show this and exit"),
+)  # fmt: skip
+
+_BY_NAME = {name: row for row in _TABLE for name in row[0]}
+
+# Known from other launchers or from plans, and refused by name instead of half done.
+_NOT_YET = {
+    "--intercept": "strata-run does not turn numpy interception on yet; set STRATA_INTERCEPT=1 where the "
+    "library offers it",
+    "--host": "strata runs on one host",
+    "--hosts": "strata runs on one host",
+    "--hostfile": "strata runs on one host",
+    "--machine": "the timing plane is `strata sim`, not a job",
+}
+
+
+class Options:
+    """What was asked for.  ``target`` is (script | module | program), then its own arguments."""
+
+    def __init__(self, n: int = 0, **values: Any) -> None:
+        self.n = n
+        self.hbm: int | None = None
+        self.timeout: float | None = None
+        self.grace = 2.0
+        self.on_failure = "kill"
+        self.tag = False
+        self.log_dir: str | None = None
+        self.bind = False
+        self.kind = ""  # "script", "module" or "program"
+        self.target: list[str] = []
+        for name, value in values.items():
+            if not hasattr(self, name):
+                raise TypeError(f"no option {name}")
+            setattr(self, name, value)
+
+
+def say(text: str) -> None:
+    """A message of the launcher itself, to standard error if there is one."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"strata-run: {text}\n")
+        sys.stderr.flush()
+
+
+def wrong(text: str) -> NoReturn:
+    say(f"{text} (strata-run --help)")
+    sys.exit(USAGE_ERROR)
+
+
+def _help() -> NoReturn:
+    rows = [(", ".join(names) + (f" {what}" if what else ""), text) for names, _, what, _, text in _TABLE]
+    width = max(len(left) for left, _ in rows)
+    lines = [f"  {left:<{width}}  {text}" for left, text in rows]
+    print(f"{USAGE}\nOptions:\n" + "\n".join(lines) + f"\n{END}", end="")
+    sys.exit(0)
+
+
+def _unknown(name: str) -> NoReturn:
+    if name in _NOT_YET:
+        wrong(f"{name}: {_NOT_YET[name]}")
+    import difflib
+
+    near = difflib.get_close_matches(name, [n for row in _TABLE for n in row[0]], n=1, cutoff=0.5)
+    wrong(f"{name} is not an option" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _split(word: str, rest: list[str]) -> tuple[str, str | None]:
+    """An option and its value: "--name value", "--name=value", "-n 4" or "-n4"."""
+    name, equals, value = word.partition("=")
+    given: str | None = value if equals else None
+    if name not in _BY_NAME and word[:2] in ("-n", "-m") and word[2:3] != "p" and given is None:
+        name, given = word[:2], word[2:]
+    if name not in _BY_NAME:
+        _unknown(name)
+    if _BY_NAME[name][2] is None:
+        if given is not None:
+            wrong(f"{name} takes no value")
+        return name, None
+    if given is None:
+        if not rest:
+            wrong(f"{name} needs a value, {_BY_NAME[name][2]}")
+        given = rest.pop(0)
+    return name, given
+
+
+def parse(arguments: list[str]) -> Options:
+    """Reads the command line; prints and exits for --help and for anything wrong."""
+    options, rest = Options(), list(arguments)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        name, text = _split(word, rest)
+        _, attribute, _, parser, _ = _BY_NAME[name]
+        if attribute == "help":
+            _help()
+        if attribute == "module":
+            options.kind, options.target = "module", [str(text), *rest]
+            break
+        try:
+            value = True if text is None else parser(text)
+        except ValueError as error:
+            why = str(error)
+            if why.startswith(("could not", "invalid literal")):
+                why = "a number expected"
+            wrong(f"{name} {text}: {why}")
+        setattr(options, attribute, value)
+    if not options.kind:
+        if not rest:
+            wrong("what shall the dies run? A script, -m module, or a program")
+        options.kind = "script" if rest[0].endswith(".py") else "program"
+        options.target = rest
+    if not options.n:
+        wrong("how many dies? Give -n N before the script or program")
+    if options.kind == "module" and not options.target[0]:
+        wrong("-m needs the name of a module")
+    return options

@@ -1,0 +1,53 @@
+"""The dies' standard files: what rank 0 reads, the pipes to the launcher, the files of --log-dir."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from strata.launch import procs
+from strata.launch.die import Streams
+from strata.launch.options import Options
+from strata.launch.output import ERR, OUT, Forwarder, Log
+
+
+class Plumbing:
+    """Made before the first fork, in the keeper.
+
+    ``typing``  write end of rank 0's standard input if the launcher's is a terminal, else -1
+    """
+
+    def __init__(
+        self, options: Options, forwarder: Forwarder | None, log_failed: Callable[[str, OSError], None]
+    ) -> None:
+        self.typing = -1
+        self._forwarder = forwarder
+        each = (2 if forwarder else 0) + (2 if options.log_dir is not None else 0)
+        self.limits = procs.need_files(64 + max(procs.open_files()) + each * options.n)
+        self._null = os.open(os.devnull, os.O_RDONLY)
+        self._logs: dict[tuple[int, int], Log] = {}
+        if options.log_dir is not None:
+            os.makedirs(options.log_dir, exist_ok=True)
+            for rank in range(options.n):
+                for stream, name in ((OUT, "out"), (ERR, "err")):
+                    path = os.path.join(options.log_dir, f"rank.{rank}.{name}")
+                    self._logs[rank, stream] = Log(path, log_failed)
+
+    def streams(self, rank: int) -> tuple[Streams, list[int]]:
+        """A die's standard files, and those of them to close in the keeper after the fork."""
+        if self._forwarder is None:
+            return Streams(self._null, None, None), []
+        theirs: list[int] = []
+        for stream in (OUT, ERR):
+            read, write = os.pipe()
+            self._forwarder.add(rank, stream, read, self._logs.get((rank, stream)))
+            theirs.append(write)
+        if rank:
+            return Streams(self._null, *theirs), theirs
+        if not os.isatty(0):
+            return Streams(None, *theirs), theirs
+        stdin, self.typing = os.pipe()
+        return Streams(stdin, *theirs), [stdin, *theirs]
+
+    def close(self) -> None:
+        os.close(self._null)
