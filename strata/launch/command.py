@@ -64,6 +64,7 @@ def become_keeper(origin: Origin) -> None:
 
 
 def end_everything() -> None:
+    """Kills all that this keeper has started."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     procs.kill_descendants(KILL_LIMIT)
 

@@ -115,6 +115,7 @@ def say(text: str) -> None:
 
 
 def wrong(text: str) -> NoReturn:
+    """Ends the launcher for a wrong command line."""
     say(f"{text} (strata-run --help)")
     sys.exit(USAGE_ERROR)
 

@@ -27,6 +27,7 @@ class Failure(NamedTuple):
 
 
 def signal_name(number: int) -> str:
+    """ "SIGSEGV", or "signal 40" for those without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -46,6 +47,7 @@ def ranks_text(ranks: list[int]) -> str:
 
 
 def status_text(status: int) -> str:
+    """How a process ended, from its status as os.waitstatus_to_exitcode gives it."""
     if status >= 0:
         return f"exit code {status}"
     text = f"killed by {signal_name(-status)}"
