@@ -12,6 +12,7 @@ PYTHON ?= python3
 VENV ?= .venv
 NPROC ?= 4
 ARGS ?=
+SWEEP ?= all -b 8 -e 1M -f 8 -w 1 -n 5 -c 1
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -50,7 +51,7 @@ run: build
 	@echo "== training on $(NPROC) dies"
 	$(BIN)/strata-run -n $(NPROC) examples/train_digits.py
 	@echo "== sweep of the collectives on $(NPROC) dies, every result verified"
-	$(BIN)/strata-run -n $(NPROC) bench/collectives.py $(ARGS)
+	$(BIN)/strata-run -n $(NPROC) bench/collectives.py $(SWEEP)
 
 test: build
 	$(BIN)/python -m pytest $(ARGS)
