@@ -1,0 +1,1 @@
+"""Executors: each takes a plan."""

@@ -1,0 +1,112 @@
+"""From a spec to a plan, and a cache of plans."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from strata.errors import InvalidArgument
+from strata.plan import cost as costs
+from strata.plan.frontends import frontend
+from strata.plan.operations import remote
+from strata.plan.partition import POLICIES
+from strata.plan.plan import Plan
+from strata.plan.schedule import schedule
+from strata.plan.select import choose
+from strata.plan.spec import Spec, normal
+
+MAX_CORES = 4096
+
+
+def build(
+    spec: Spec,
+    rank: int,
+    cores: int = 1,
+    *,
+    algorithm: str | None = None,
+    path: str | None = None,
+    policy: str = "balanced",
+    cost: costs.Cost = costs.HOST,
+    tiers: costs.Tiers = costs.one_host,
+    local_first: bool = False,
+) -> Plan:
+    """The plan of member ``rank`` for ``spec``, on ``cores`` of its cores.
+
+    ``algorithm`` and ``path``: None leaves them to the library.  ``policy``: "balanced" or
+    "naive", how units are shared among cores.  ``tiers`` and ``cost`` describe the machine;
+    the defaults, one host.  ``local_first``: the die's own part before its peers' (default
+    after).  InvalidArgument (a ValueError) for anything that does not exist.
+    """
+    spec = normal(spec)
+    algorithm, path = choose(spec, algorithm, path)
+    if not 0 <= rank < spec.nranks:
+        raise InvalidArgument(f"rank is {rank} of {spec.nranks} members", operation=spec.operation)
+    if not 1 <= cores <= MAX_CORES:
+        raise InvalidArgument(f"cores is {cores}, not 1 to {MAX_CORES}", operation=spec.operation)
+    if policy not in POLICIES:
+        raise InvalidArgument(f"policy is {policy!r}, not one of {', '.join(POLICIES)}")
+    slices = frontend(spec, rank)
+    made = schedule(
+        slices, spec, rank, cores, policy=policy, cost=cost, tiers=tiers, local_first=local_first
+    )
+    return Plan(
+        spec=spec,
+        rank=int(rank),
+        algorithm=algorithm,
+        path=path,
+        policy=policy,
+        cores=int(cores),
+        needs_done=spec.mode == "zero_copy" and remote(spec),
+        slices=slices,
+        **made._asdict(),
+    )
+
+
+class PlanCache:
+    """Plans by shape, the least recently used dropped first.  May be used by several threads.
+
+    Bounded by what the plans' arrays take (``max_bytes``), and by number, since small plans
+    cost more in objects than in arrays.
+    """
+
+    def __init__(self, max_bytes: int = 8 << 20, max_plans: int = 1024) -> None:
+        self.max_bytes, self.max_plans = max_bytes, max_plans
+        self.nbytes = self.hits = self.misses = 0
+        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def get(self, spec: Spec, rank: int, cores: int = 1, **options: Any) -> Plan:
+        """``build(spec, rank, cores, **options)``, or the same plan as last time."""
+        key: Any = (spec, rank, cores)
+        if spec.counts is not None:
+            spec = normal(spec)
+            key = (spec._replace(counts=spec.counts.tobytes()), rank, cores)
+        if options:
+            key += tuple(sorted(options.items()))
+        with self._lock:
+            plan = self._plans.get(key)
+            if plan is not None:
+                self._plans.move_to_end(key)
+                self.hits += 1
+                return plan
+            self.misses += 1
+        plan = build(spec, rank, cores, **options)
+        with self._lock:
+            if key not in self._plans:
+                self._plans[key] = plan
+                self.nbytes += plan.nbytes
+                while len(self._plans) > 1 and (
+                    self.nbytes > self.max_bytes or len(self._plans) > self.max_plans
+                ):
+                    self.nbytes -= self._plans.popitem(last=False)[1].nbytes
+        return plan
+
+    def clear(self) -> None:
+        """Forgets every plan."""
+        with self._lock:
+            self._plans.clear()
+            self.nbytes = 0

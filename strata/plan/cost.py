@@ -1,0 +1,69 @@
+"""What a transfer is expected to cost, by distance: tau(s) = alpha + s / beta."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from strata.errors import InvalidArgument
+from strata.plan.records import NTIERS
+
+KIB = 1 << 10
+NO_CAP = 1 << 16
+
+# (rank, peers as an int array) -> tier of each pair as an int array, codes of st_tier
+Tiers = Callable[[int, np.ndarray], np.ndarray]
+
+
+def one_host(rank: int, peers: np.ndarray) -> np.ndarray:
+    """All dies of a host are equally near."""
+    return np.zeros(len(peers), np.int64)
+
+
+def _derived() -> np.ndarray:
+    return field(init=False, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Figures by tier (local, SIO, L1, L2) that the scheduler goes by; InvalidArgument if
+    there are not four of each, or one is out of range.
+
+    ``alpha_us``    start-up of a transfer, microseconds
+    ``gbps``        rate of one core on one peer, 1e9 bytes per second
+    ``unit_bytes``  size S_t of the units that slices are cut to
+    ``cap``         H_t: cores of a die that may be on one peer in one stripe
+
+    Times are whole picoseconds, so that the same plan comes out on every host.
+    """
+
+    alpha_us: tuple[float, ...]
+    gbps: tuple[float, ...]
+    unit_bytes: tuple[int, ...]
+    cap: tuple[int, ...] = (NO_CAP,) * NTIERS
+
+    alpha_ps: np.ndarray = _derived()
+    ps_per_byte: np.ndarray = _derived()
+    units: np.ndarray = _derived()
+    caps: np.ndarray = _derived()
+
+    def __post_init__(self) -> None:
+        for name, least in (("alpha_us", 0), ("gbps", 1e-6), ("unit_bytes", 1), ("cap", 1)):
+            value = tuple(getattr(self, name))
+            if len(value) != NTIERS or not all(least <= v < 1 << 48 for v in value):
+                raise InvalidArgument(f"{name} is {value}: not {NTIERS} figures of {least} or more")
+            object.__setattr__(self, name, value)
+        for name, array in (
+            ("alpha_ps", np.rint(np.array(self.alpha_us) * 1e6).astype(np.int64)),
+            ("ps_per_byte", 1e3 / np.array(self.gbps, np.float64)),
+            ("units", np.array(self.unit_bytes, np.int64)),
+            ("caps", np.array(self.cap, np.int64)),
+        ):
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+
+# One core of a common server; what a die does is measured, not taken from here.
+HOST = Cost(alpha_us=(0.2,) * 4, gbps=(10.0,) * 4, unit_bytes=(512 * KIB,) * 4)

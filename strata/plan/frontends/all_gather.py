@@ -1,0 +1,12 @@
+"""all_gather: pull each member's source into its part of OUT."""
+
+import numpy as np
+
+from strata.plan.frontends._common import pulls
+from strata.plan.spec import Spec
+
+
+def slices(spec: Spec, rank: int) -> np.ndarray:
+    peers = np.arange(spec.nranks)
+    out = pulls(peers, spec.part, dst=peers * spec.part)
+    return out[peers != rank] if spec.in_place else out

@@ -1,0 +1,11 @@
+"""all_to_all: pull own part of each member's source."""
+
+import numpy as np
+
+from strata.plan.frontends._common import pulls
+from strata.plan.spec import Spec
+
+
+def slices(spec: Spec, rank: int) -> np.ndarray:
+    peers = np.arange(spec.nranks)
+    return pulls(peers, spec.part, src=rank * spec.part, dst=peers * spec.part)
