@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +17,10 @@ from strata.errors import UnsupportedType
 from strata.plan.plan import Plan, PlanError
 from strata.plan.records import BUFFER_NAMES, COPY, DTYPE_NAMES, OP_NAMES
 
-NUMPY_NAMES = dict(
-    bool="?", i8="i1", u8="u1", i16="<i2", u16="<u2", i32="<i4", u32="<u4", i64="<i8", u64="<u8",
-    f16="<f2", f32="<f4", f64="<f8", c64="<c8", c128="<c16",
-)  # fmt: skip
+NUMPY_NAMES = {
+    "bool": "?", "i8": "i1", "u8": "u1", "i16": "<i2", "u16": "<u2", "i32": "<i4", "u32": "<u4",
+    "i64": "<i8", "u64": "<u8", "f16": "<f2", "f32": "<f4", "f64": "<f8", "c64": "<c8", "c128": "<c16",
+}  # fmt: skip
 SMALL_FLOATS = {"bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 
 
@@ -71,7 +72,7 @@ def run(plans: Sequence[Plan], members: Sequence[Buffers], seed: int | None = No
                         f"member {m} {name} has {len(members[m][buf])} bytes, not {needed[buf]}",
                         ranks=[plan.rank],
                     )
-        for begin, end in zip(plan.core_begin[:-1].tolist(), plan.core_begin[1:].tolist()):
+        for begin, end in pairwise(plan.core_begin.tolist()):
             lists += [(plan, iter(range(begin, end)))] if end > begin else []
     chance = random.Random(seed)
     done = 0
@@ -185,8 +186,13 @@ def _most(a, b):
 _BOOL = dict.fromkeys(("sum", "max", "bor"), np.logical_or)
 _BOOL |= dict.fromkeys(("prod", "min", "band"), np.logical_and)
 _BOOL["bxor"] = np.logical_xor
-_INTEGER = dict(
-    sum=np.add, prod=np.multiply, min=np.minimum, max=np.maximum,
-    band=np.bitwise_and, bor=np.bitwise_or, bxor=np.bitwise_xor,
-)  # fmt: skip
-_FLOAT = dict(sum=np.add, avg=np.add, prod=np.multiply, min=_least, max=_most)
+_INTEGER = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+_FLOAT = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": _least, "max": _most}

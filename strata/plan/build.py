@@ -47,9 +47,7 @@ def build(
     if policy not in POLICIES:
         raise InvalidArgument(f"policy is {policy!r}, not one of {', '.join(POLICIES)}")
     slices = frontend(spec, rank)
-    made = schedule(
-        slices, spec, rank, cores, policy=policy, cost=cost, tiers=tiers, local_first=local_first
-    )
+    made = schedule(slices, spec, rank, cores, policy=policy, cost=cost, tiers=tiers, local_first=local_first)
     return Plan(
         spec=spec,
         rank=int(rank),
@@ -99,9 +97,7 @@ class PlanCache:
             if key not in self._plans:
                 self._plans[key] = plan
                 self.nbytes += plan.nbytes
-                while len(self._plans) > 1 and (
-                    self.nbytes > self.max_bytes or len(self._plans) > self.max_plans
-                ):
+                while len(self._plans) > 1 and (self.nbytes > self.max_bytes or len(self._plans) > self.max_plans):
                     self.nbytes -= self._plans.popitem(last=False)[1].nbytes
         return plan
 

@@ -9,6 +9,7 @@ matters as much as balance: a burst of cores on one peer is slow, however even t
 from __future__ import annotations
 
 import heapq
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -47,8 +48,8 @@ def balanced(cost, peer, turn, share, cores: int, cap) -> Placement:
     core = np.empty(len(cost), np.int64)
     falling = cost[dealt]
     edges = np.flatnonzero(falling[1:] != falling[:-1]) + 1
-    starts = [0, *edges.tolist()]
-    for start, end in zip(starts, [*starts[1:], len(cost)]):
+    edges = [0, *edges.tolist(), len(cost)]
+    for start, end in pairwise(edges):
         if start == end:
             continue
         each = int(falling[start])
@@ -89,7 +90,7 @@ def _deal(loads: list[tuple[int, int]], units: int, each: int):
     nth = np.arange(units) - np.repeat(np.cumsum(number) - number, number)
     sequence = np.lexsort((owner, load[owner] + nth * each))
     after = load + number * each
-    heap = list(zip(after.tolist(), range(len(load))))
+    heap = [(total, core) for core, total in enumerate(after.tolist())]
     heapq.heapify(heap)
     return owner[sequence], heap
 
@@ -99,7 +100,7 @@ def naive(cost, peer, turn, share, cores: int, cap) -> Placement:
     peers, which = np.unique(turn, return_inverse=True)
     order = np.lexsort((share, which))
     which = which[order]
-    if len(peers) >= cores:
+    if len(peers) >= cores or not len(peers):
         core = which % cores
     else:
         first = np.arange(len(peers) + 1) * cores // len(peers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import islice
 from os import PathLike
 from typing import IO, Any
 
@@ -89,7 +90,7 @@ class Plan:
 
     def header(self) -> dict[str, Any]:
         """Everything but the arrays, as plain values."""
-        spec = {name: value for name, value in zip(Spec._fields, self.spec) if name != "counts"}
+        spec = {name: value for name, value in self.spec._asdict().items() if name != "counts"}
         return {"version": self.version, "spec": spec, **{n: getattr(self, n) for n in SCALARS}}
 
     def hash(self) -> str:
@@ -184,8 +185,8 @@ class Plan:
 def _some(lines, limit: int) -> list[str]:
     """The first ``limit`` lines, and how many more there are."""
     every = iter(lines)
-    shown = [line for line, _ in zip(every, range(limit))]
-    more = sum(1 for _ in every) if len(shown) == limit else 0
+    shown = list(islice(every, limit))
+    more = sum(1 for _ in every)
     return [*shown, f"    ... {more} more"] if more else shown
 
 

@@ -148,7 +148,7 @@ def _fuse(slices, rank: int, tier, turn, spec: Spec, cost: Cost) -> Bundles:
     if len(rest):
         rest = rest[np.argsort(turn[rest], kind="stable")]
         parts.append(_copies(slices, rest, rank, tier, cost))
-    return parts[0] if len(parts) == 1 else Bundles(*map(np.concatenate, zip(*parts)))
+    return parts[0] if len(parts) == 1 else Bundles(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _copies(slices, chosen, rank: int, tier, cost: Cost) -> Bundles:

@@ -75,9 +75,7 @@ def check(spec: Spec) -> Spec:
     if spec.mode not in MODES:
         raise InvalidArgument(f"mode is {spec.mode!r}, not one of {MODES}", operation=name)
     if spec.count < 0 or spec.itemsize < 0:
-        raise InvalidArgument(
-            f"count {spec.count} or itemsize {spec.itemsize} is negative", operation=name
-        )
+        raise InvalidArgument(f"count {spec.count} or itemsize {spec.itemsize} is negative", operation=name)
     if not 0 <= spec.dtype < len(DTYPE_NAMES):
         raise InvalidArgument(f"unknown dtype code {spec.dtype}", operation=name)
     if name in REDUCTIONS:
@@ -125,7 +123,6 @@ def _matrix(spec: Spec) -> np.ndarray:
 def normal(spec: Spec) -> Spec:
     """``check(spec)`` with plain integers throughout, so that equal specs are equal keys."""
     integers = {
-        name: operator.index(getattr(spec, name))
-        for name in ("count", "itemsize", "dtype", "redop", "root", "nranks")
+        name: operator.index(getattr(spec, name)) for name in ("count", "itemsize", "dtype", "redop", "root", "nranks")
     }
     return check(spec._replace(**integers, in_place=bool(spec.in_place)))

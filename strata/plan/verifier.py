@@ -203,7 +203,7 @@ def _promises(plans: list[Plan], base: np.ndarray) -> _Promise:
         start = base[m, OUT] + found.dst
         columns = (start, start + found.bytes, np.full(len(start), m), found.dst, member, found.src)
         parts.append([column[wanted] for column in columns])
-    return _Promise(*map(np.concatenate, zip(*parts)))
+    return _Promise(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _delivered(units: _Units, writes: _Access, promise: _Promise, plans: list[Plan]) -> None:
@@ -238,7 +238,8 @@ def _all_covered(promise: _Promise, segment, start, end, plans: list[Plan]) -> N
     if missing.any():
         s = int(missing.argmax())
         at = int(promise.start[s])
-        for first, last in sorted(zip(start[segment == s].tolist(), end[segment == s].tolist())):
+        pieces = np.stack((start, end), axis=1)[segment == s]
+        for first, last in sorted(pieces.tolist()):
             if first > at:
                 break
             at = last

@@ -45,6 +45,7 @@ def pushes(peers, nbytes, *, src=0, dst=0) -> np.ndarray:
 
 
 def nothing() -> np.ndarray:
+    """No slices."""
     return np.zeros(0, SLICE_DTYPE)
 
 

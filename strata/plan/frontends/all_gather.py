@@ -7,6 +7,7 @@ from strata.plan.spec import Spec
 
 
 def slices(spec: Spec, rank: int) -> np.ndarray:
+    """The die's slices, SLICE_DTYPE."""
     peers = np.arange(spec.nranks)
     out = pulls(peers, spec.part, dst=peers * spec.part)
     return out[peers != rank] if spec.in_place else out

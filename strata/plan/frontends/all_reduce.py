@@ -12,6 +12,7 @@ from strata.plan.spec import Spec
 
 
 def slices(spec: Spec, rank: int) -> np.ndarray:
+    """The die's slices, SLICE_DTYPE."""
     n = spec.nranks
     peers = np.arange(n)
     if n == 1:

@@ -7,5 +7,6 @@ from strata.plan.spec import Spec
 
 
 def slices(spec: Spec, rank: int) -> np.ndarray:
+    """The die's slices, SLICE_DTYPE."""
     peers = np.arange(spec.nranks)
     return pulls(peers, spec.part, src=rank * spec.part, dst=peers * spec.part)

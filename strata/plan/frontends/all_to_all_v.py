@@ -7,6 +7,7 @@ from strata.plan.spec import Spec
 
 
 def slices(spec: Spec, rank: int) -> np.ndarray:
+    """The die's slices, SLICE_DTYPE."""
     mine = spec.counts[:, rank] * spec.itemsize
     before = spec.counts[:, :rank].sum(axis=1) * spec.itemsize  # in each source, parts of lower ranks
     return pulls(np.arange(spec.nranks), mine, src=before, dst=mine.cumsum() - mine)

@@ -7,6 +7,7 @@ from strata.plan.spec import Spec
 
 
 def slices(spec: Spec, rank: int) -> np.ndarray:
+    """The die's slices, SLICE_DTYPE."""
     if rank != spec.root:
         return nothing()
     peers = np.arange(spec.nranks)

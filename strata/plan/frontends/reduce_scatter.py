@@ -7,6 +7,7 @@ from strata.plan.spec import Spec
 
 
 def slices(spec: Spec, rank: int) -> np.ndarray:
+    """The die's slices, SLICE_DTYPE."""
     peers = np.arange(spec.nranks)
     if spec.nranks == 1:
         return pulls(peers[spec.in_place :], spec.part)

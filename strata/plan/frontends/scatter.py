@@ -7,6 +7,7 @@ from strata.plan.spec import Spec
 
 
 def slices(spec: Spec, rank: int) -> np.ndarray:
+    """The die's slices, SLICE_DTYPE."""
     if spec.in_place and rank == spec.root:
         return nothing()
     return pulls([spec.root], spec.part, src=rank * spec.part)
