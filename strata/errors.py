@@ -11,7 +11,8 @@ Each carries what a program needs to react, and its text repeats it for a reader
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -106,9 +107,16 @@ class ConfigError(StrataError, ValueError):
 
 
 class FabricMemoryError(StrataError, MemoryError):
-    """The UB space is full: a die's HBM share, /dev/shm, or the memory cgroup."""
+    """The UB space is full: a die's HBM share, /dev/shm, or the memory cgroup.
+
+    Of an allocation: ``needed_bytes`` of pages, ``available_bytes`` below the
+    tightest limit, and ``limits``, the free bytes below each (name -> bytes).
+    """
 
     phrase = "fabric memory is exhausted"
+    needed_bytes: int = 0
+    available_bytes: int = 0
+    limits: Mapping[str, int] = MappingProxyType({})
 
 
 class HostError(StrataError, OSError):

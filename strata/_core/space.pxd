@@ -9,6 +9,7 @@ cdef class Context:
     cdef bint attached
     cdef public object config
     cdef public object token
+    cdef public object heap  # of its fabric memory: memory.heap_of()
 
 
 cpdef Context current()

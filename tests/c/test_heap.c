@@ -215,6 +215,70 @@ static void test_bad_frees(void)
     bed_close(b);
 }
 
+/* An entry of the chunk's table outlives its block, and its node lives on elsewhere. */
+static void test_stale_entry(void)
+{
+    struct bed *b = bed_open(16, 16, 0);
+    uint64_t va[5];
+
+    for (int i = 0; i < 5; i++)
+        va[i] = take(b, 64);
+    for (int i = 1; i < 4; i++)
+        CHECK(st_heap_free(b->heap, va[i]) == ST_OK);
+    CHECK(take(b, 128) == va[1] && take(b, 64) == va[3]);
+    for (int i = 0; i < 8; i++)
+        take(b, 64);
+    CHECK(st_heap_free(b->heap, va[2]) == ST_EINVAL);
+    bed_close(b);
+}
+
+/* Memory counts as zero only until it is handed out for the first time. */
+static void test_fresh(void)
+{
+    struct bed *b = bed_open(16, 16, 0);
+    uint64_t first, second, big;
+    int fresh;
+
+    CHECK(st_heap_take(b->heap, 64, &first, &fresh) == ST_AGAIN);
+    CHECK(st_heap_grow(b->heap, 64, &first, &fresh) == ST_OK && fresh);
+    CHECK(st_heap_take(b->heap, 64, &second, &fresh) == ST_OK && fresh);
+    CHECK(st_heap_take(b->heap, MIB, &big, &fresh) == ST_OK && fresh && big == first + 4096);
+    CHECK(st_heap_free(b->heap, second) == ST_OK); /* joins the gap behind it */
+    CHECK(st_heap_take(b->heap, 3000, &second, &fresh) == ST_OK && !fresh && second == first + 64);
+    CHECK(st_heap_free(b->heap, big) == ST_OK); /* joins a gap on both sides */
+    CHECK(st_heap_take(b->heap, 512, &big, &fresh) == ST_OK && !fresh);
+    CHECK(st_heap_take(b->heap, MIB, &big, &fresh) == ST_OK && !fresh);
+    SOUND(b->heap);
+    bed_close(b);
+    b = bed_open(16, 16, 0);
+    first = take(b, 64);
+    big = take(b, MIB);
+    CHECK(st_heap_free(b->heap, big) == ST_OK); /* joins a gap before it that was never used */
+    CHECK(st_heap_take(b->heap, 64, &big, &fresh) == ST_OK && !fresh && big == first + 64);
+    bed_close(b);
+}
+
+/* What one mapping gave is unmapped in pieces, and mapped again as another. */
+static void test_pieces(void)
+{
+    struct bed *b = bed_open(6, 6, 6 * PAGE);
+    uint64_t all = take(b, 6 * PAGE), front, rest, unmaps;
+
+    CHECK(st_heap_free(b->heap, all) == ST_OK);
+    front = take(b, 3 * PAGE);
+    rest = take(b, 3 * PAGE);
+    CHECK(front == all && rest == all + 3 * PAGE && stats(b).maps == 1);
+    CHECK(st_heap_free(b->heap, front) == ST_OK && st_heap_trim(b->heap, 0) == ST_OK);
+    CHECK(take(b, 3 * PAGE) == front && stats(b).maps == 2);
+    CHECK(st_heap_free(b->heap, rest) == ST_OK && st_heap_free(b->heap, front) == ST_OK);
+    CHECK(stats(b).largest_free == 6 * PAGE); /* one cached run, of two mappings */
+    CHECK(st_heap_trim(b->heap, 0) == ST_OK && stats(b).unmap_errors == 0 && b->fake.mapped == 0);
+    unmaps = stats(b).unmaps;
+    CHECK(st_heap_free(b->heap, take(b, 6 * PAGE)) == ST_OK && st_heap_trim(b->heap, 0) == ST_OK);
+    CHECK(stats(b).unmaps == unmaps + 1); /* old borders are forgotten */
+    bed_close(b);
+}
+
 static void test_limits(void)
 {
     struct bed *b = bed_open(64, 8, 8 * PAGE);
@@ -510,6 +574,9 @@ int main(int argc, char **argv)
     test_sizes();
     test_sharing();
     test_bad_frees();
+    test_stale_entry();
+    test_fresh();
+    test_pieces();
     test_limits();
     test_cache_limit();
     test_failures(seed);

@@ -1,0 +1,197 @@
+"""How much room this host leaves for fabric memory, and what to say when it is not enough.
+
+A die's memory ends at the first of four limits: its share of the UB space
+(option ``hbm_bytes``), the file system behind shared memory, a memory cgroup
+(whose limit kills where the others refuse, so it is looked at beforehand), and
+the number of mappings a process may have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from strata.errors import FabricMemoryError
+
+__all__ = ["Cgroup", "Limit", "cgroups", "cgroup_free", "human", "shortage"]
+
+_UNLIMITED = 1 << 60  # version 1 says "no limit" with a number near 2**63
+
+
+class Cgroup(NamedTuple):
+    """A memory cgroup with a limit: the files that tell its limit, its use, and its statistics."""
+
+    limit: str
+    used: str
+    stat: str
+
+
+class Limit(NamedTuple):
+    """A bound on a die's memory: bytes free below it and in all, and how to move it."""
+
+    name: str
+    free: int
+    total: int
+    cure: str
+
+
+def _number(path: str) -> int | None:
+    """The number in a file; None if it is not there or says that there is none ("max")."""
+    try:
+        with open(path) as f:
+            return int(f.read())
+    except (OSError, ValueError):
+        return None
+
+
+def cgroups(proc: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> tuple[Cgroup, ...]:
+    """The memory cgroups with a limit that this process is in, itself and ancestors.
+
+    ``proc`` and ``root`` are where the kernel shows them.  A container often
+    shows its own group as the root, under another path than ``proc`` names;
+    then the root counts.
+    """
+    found = []
+    try:
+        with open(proc) as f:
+            lines = f.read().splitlines()
+    except OSError:
+        return ()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, names = root, ("memory.max", "memory.current", "memory.stat")
+        elif "memory" in controllers.split(","):
+            top = os.path.join(root, "memory")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
+        else:
+            continue
+        parts = [p for p in path.split("/") if p]
+        for depth in range(len(parts), -1, -1):
+            folder = os.path.join(top, *parts[:depth])
+            limit = _number(os.path.join(folder, names[0]))
+            if limit is not None and limit < _UNLIMITED:
+                found.append(Cgroup(*(os.path.join(folder, name) for name in names)))
+    return tuple(found)
+
+
+def cgroup_free(groups: Iterable[Cgroup]) -> Limit | None:
+    """The tightest of the groups now; None if none limits anything.
+
+    File pages that the kernel can drop count as free.  Another process may take
+    the room in the next moment: this is a look ahead, not a reservation.
+    """
+    tightest = None
+    for group in groups:
+        total, used = _number(group.limit), _number(group.used)
+        if total is None or used is None or total >= _UNLIMITED:
+            continue
+        free = max(0, total - max(0, used - _droppable(group.stat)))
+        if tightest is None or free < tightest.free:
+            tightest = Limit(
+                f"the memory cgroup ({group.limit})",
+                free,
+                total,
+                "raise the cgroup's limit (docker --memory=..., systemd MemoryMax=..., the job's memory request)",
+            )
+    return tightest
+
+
+def _droppable(stat: str) -> int:
+    """Bytes of inactive file pages in a memory.stat, of the group and those below it."""
+    values = {}
+    try:
+        with open(stat) as f:
+            for line in f:
+                name, _, value = line.partition(" ")
+                values[name] = int(value)
+    except (OSError, ValueError):
+        return 0
+    return values.get("total_inactive_file", values.get("inactive_file", 0))
+
+
+def _file_system(fd: int) -> Limit:
+    fs = os.fstatvfs(fd)
+    return Limit(
+        "/dev/shm",
+        fs.f_bavail * fs.f_frsize,
+        fs.f_blocks * fs.f_frsize,
+        "enlarge it (mount -o remount,size=... /dev/shm; in a container docker --shm-size=...)",
+    )
+
+
+def _mappings() -> tuple[int, int] | None:
+    """Mappings of this process, and how many it may have."""
+    most = _number("/proc/sys/vm/max_map_count")
+    try:
+        with open("/proc/self/maps", "rb") as f:
+            now = sum(1 for _ in f)
+    except OSError:
+        return None
+    return None if most is None else (now, most)
+
+
+def human(nbytes: int) -> str:
+    """A size for readers: bytes below 1 KiB, else two decimals of the largest unit that fits."""
+    size = float(nbytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{nbytes} bytes" if unit == "bytes" else f"{size:.2f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def shortage(
+    asked: int,
+    needed: int,
+    *,
+    rank: int,
+    hbm_free: int,
+    hbm_total: int,
+    fd: int,
+    groups: Iterable[Cgroup] = (),
+    holders: Iterable[tuple[int, int]] = (),
+    held: tuple[int, int] = (0, 0),
+) -> FabricMemoryError:
+    """The error for an allocation of ``asked`` bytes that takes ``needed`` bytes of pages.
+
+    ``fd``: the UB space; ``holders``: (bytes, address) of the largest live
+    arrays; ``held``: bytes and number of all.  The error's ``needed_bytes``,
+    ``available_bytes`` and ``limits`` (name -> free bytes) say it to programs.
+    """
+    limits = [
+        Limit(f"rank {rank}'s HBM", hbm_free, hbm_total, "give the dies more (--hbm, STRATA_HBM)"),
+        _file_system(fd),
+    ]
+    group = cgroup_free(groups)
+    if group is not None:
+        limits.append(group)
+    tight = [limit for limit in limits if limit.free < needed]
+    rooms = ", ".join(f"{human(x.free)} of {human(x.total)} in {x.name}" for x in limits)
+    text = [f"no room for {human(asked)} of fabric memory: needed {human(needed)} in whole pages, free {rooms}"]
+    if held[1]:
+        largest = ", ".join(f"{human(size)} at {va:#x}" for size, va in holders)
+        text.append(f"this die holds {human(held[0])} in {held[1]} arrays, the largest {largest}")
+    if tight:
+        text.append("free arrays, or " + ", and ".join(limit.cure for limit in tight))
+    else:
+        text.append(_other_reason())
+    error = FabricMemoryError("; ".join(text), ranks=(rank,))
+    error.needed_bytes = needed
+    error.available_bytes = min(limit.free for limit in limits)
+    error.limits = {limit.name: limit.free for limit in limits}
+    return error
+
+
+def _other_reason() -> str:
+    """None of the limits explains a refusal."""
+    counts = _mappings()
+    if counts is not None and counts[0] > 0.9 * counts[1]:
+        return (
+            f"this process has {counts[0]} mappings of at most {counts[1]}: free arrays, or raise vm.max_map_count"
+        )
+    return (
+        "no range of addresses is free in one piece, or another process gave room back meanwhile: "
+        "free arrays, or try again"
+    )

@@ -1,0 +1,1 @@
+"""Fabric memory: arrays at the same address on every die."""

@@ -1,0 +1,208 @@
+"""Arrays in this die's HBM, made as numpy makes them.
+
+They are plain ``numpy.ndarray`` objects, in C order, at an address that is the
+same on every die.  The memory returns when the last view has gone, in any
+thread, also after ``finalize()``.  Copies and pickles are ordinary arrays.
+
+Arrays below 2 MiB share pages and begin at a multiple of 64 bytes (from 1 MiB
+on: of 4096); larger ones have pages of their own and begin at a multiple of
+2 MiB.  An array of no elements has an address too.
+
+Each function joins the job first if that has not been done, and raises
+
+* ``FabricMemoryError`` when there is no room: nothing has changed then;
+* ``TypeError`` for a dtype that holds Python objects;
+* ``ValueError`` for another order than C, for a negative dimension, and for a
+  size that does not fit into 63 bits;
+* ``NotInJob`` in a forked child of a die.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from strata import bootstrap, errors
+from strata._core import memory, space
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+__all__ = [
+    "address",
+    "array",
+    "empty",
+    "empty_like",
+    "full",
+    "full_like",
+    "is_fabric",
+    "memory_stats",
+    "ones",
+    "ones_like",
+    "owner",
+    "trim",
+    "zeros",
+    "zeros_like",
+]
+
+Shape = Any  # an integer, or a sequence of integers: what numpy takes
+
+
+def _new(shape: Shape, dtype: DTypeLike | None, order: str, zero: bool) -> NDArray[Any]:
+    if order != "C":
+        raise ValueError(f"order={order!r}: fabric arrays are in C order")
+    return memory.alloc_array(bootstrap.context(), shape, dtype, zero)
+
+
+def empty(shape: Shape, dtype: DTypeLike | None = None, order: str = "C") -> NDArray[Any]:
+    """An array with arbitrary contents.  ``dtype=None`` is float64."""
+    return _new(shape, dtype, order, False)
+
+
+def zeros(shape: Shape, dtype: DTypeLike | None = None, order: str = "C") -> NDArray[Any]:
+    """An array of zeros.  ``dtype=None`` is float64."""
+    return _new(shape, dtype, order, True)
+
+
+def ones(shape: Shape, dtype: DTypeLike | None = None, order: str = "C") -> NDArray[Any]:
+    """An array of ones.  ``dtype=None`` is float64."""
+    return _filled(_new(shape, dtype, order, False), 1)
+
+
+def full(
+    shape: Shape, fill_value: ArrayLike, dtype: DTypeLike | None = None, order: str = "C"
+) -> NDArray[Any]:
+    """An array of ``fill_value``, which is broadcast.  ``dtype=None`` is the value's own."""
+    if dtype is None:
+        dtype = np.asarray(fill_value).dtype
+    return _filled(_new(shape, dtype, order, False), fill_value)
+
+
+def array(
+    object: ArrayLike, dtype: DTypeLike | None = None, *, order: str = "C", ndmin: int = 0
+) -> NDArray[Any]:
+    """A copy of anything that numpy makes an array of, in C order."""
+    source = np.asarray(object, dtype)
+    shape = (1,) * (ndmin - source.ndim) + source.shape
+    made = _new(shape, source.dtype, order, False)
+    made[...] = source
+    return made
+
+
+def _like(
+    prototype: ArrayLike, dtype: DTypeLike | None, order: str, shape: Shape | None, zero: bool
+) -> NDArray[Any]:
+    source = prototype if isinstance(prototype, np.ndarray) else np.asarray(prototype)
+    return _new(
+        source.shape if shape is None else shape,
+        source.dtype if dtype is None else dtype,
+        order,
+        zero,
+    )
+
+
+def empty_like(
+    prototype: ArrayLike,
+    dtype: DTypeLike | None = None,
+    order: str = "C",
+    *,
+    shape: Shape | None = None,
+) -> NDArray[Any]:
+    """An array with the shape and dtype of another (in C order all the same), contents arbitrary."""
+    return _like(prototype, dtype, order, shape, False)
+
+
+def zeros_like(
+    prototype: ArrayLike,
+    dtype: DTypeLike | None = None,
+    order: str = "C",
+    *,
+    shape: Shape | None = None,
+) -> NDArray[Any]:
+    """An array of zeros with the shape and dtype of another, in C order."""
+    return _like(prototype, dtype, order, shape, True)
+
+
+def ones_like(
+    prototype: ArrayLike,
+    dtype: DTypeLike | None = None,
+    order: str = "C",
+    *,
+    shape: Shape | None = None,
+) -> NDArray[Any]:
+    """An array of ones with the shape and dtype of another, in C order."""
+    return _filled(_like(prototype, dtype, order, shape, False), 1)
+
+
+def full_like(
+    prototype: ArrayLike,
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    order: str = "C",
+    *,
+    shape: Shape | None = None,
+) -> NDArray[Any]:
+    """An array of ``fill_value`` with the shape and dtype of another, in C order."""
+    return _filled(_like(prototype, dtype, order, shape, False), fill_value)
+
+
+def _filled(made: NDArray[Any], value: ArrayLike) -> NDArray[Any]:
+    np.copyto(made, value, casting="unsafe")  # as numpy.full does
+    return made
+
+
+def _owner(x: object) -> int:
+    """World rank, or -1: not in the fabric, or this process is in no job."""
+    try:
+        return memory.owner(space.current(), x)
+    except errors.NotInJob:
+        return -1
+
+
+def is_fabric(x: object) -> bool:
+    """Whether an array, a view or another buffer lies in the fabric, of this die or a peer.
+
+    Its address alone decides, so views, slices and arrays without elements count.
+    """
+    return _owner(x) >= 0
+
+
+def owner(x: object) -> int:
+    """World rank of the die whose HBM holds the array.  ValueError if it is not in the fabric."""
+    rank = _owner(x)
+    if rank < 0:
+        raise ValueError("this object is not in fabric memory")
+    return rank
+
+
+def address(x: object) -> int:
+    """The array's address, the same on every die.  ValueError if it is not in the fabric."""
+    owner(x)
+    return int(memory.pointer(x))
+
+
+def memory_stats() -> dict[str, int]:
+    """Counters of this die's fabric memory, in bytes where not said otherwise.
+
+    ``requested_bytes``  what live arrays asked for
+    ``allocated_bytes``, ``allocated_peak``  what they take, rounded up
+    ``reserved_bytes``, ``reserved_peak``    pages mapped for them, and the cache
+    ``cached_bytes``     mapped pages with no live array, kept up to ``cache_bytes``
+    ``largest_free``     the largest array that needs no further pages
+    ``hbm_bytes``, ``hbm_free_bytes``        this die's share of the UB space, and what is not mapped
+    ``live``, ``allocations``  arrays now, and ever
+    ``maps``, ``unmaps``, ``flushes``        page mappings made and given back; caches emptied for lack of room
+    ``bad_frees``, ``unmap_errors``          0, or something is wrong
+    """
+    context = bootstrap.context()
+    stats = memory.heap_of(context).stats()
+    stats["cache_limit_bytes"] = context.config.cache_bytes
+    stats["hbm_bytes"] = context.hbm_bytes
+    stats["hbm_free_bytes"] = context.frames_left * space.PAGE_BYTES
+    return stats
+
+
+def trim(keep: int = 0) -> None:
+    """Gives cached pages back to the host until at most ``keep`` bytes of them are left."""
+    memory.heap_of(bootstrap.context()).trim(keep)
