@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from os import PathLike
 from typing import IO, Any
@@ -14,6 +14,7 @@ from strata.errors import StrataError
 from strata.plan.records import (
     BUFFER_NAMES,
     COPY,
+    DTYPE_BYTES,
     DTYPE_NAMES,
     NBUFS,
     NONE,
@@ -81,6 +82,10 @@ class Plan:
     def __post_init__(self) -> None:
         for name in ARRAYS:
             getattr(self, name).setflags(write=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles go through the constructor, so that a copy's arrays are read-only too."""
+        return Plan, tuple(getattr(self, field.name) for field in fields(self))
 
     @property
     def nbytes(self) -> int:
@@ -231,6 +236,7 @@ def _problem(plan: Plan) -> str | None:
         "no operands": (nsrc == 0) | (ndst == 0),
         "operands beyond the table": np.maximum(src + nsrc, dst + ndst) > len(operands),
         "no bytes": units["bytes"] == 0,
+        "split elements": reduces & _splits(units),
         "too many bytes": units["bytes"] >= 1 << 62,
         "another core's number": units["core"] != np.repeat(np.arange(plan.cores), np.diff(begin)),
         "reserved bits set": (units["flags"] != 0) | units["reserved"].any(axis=1),
@@ -241,6 +247,12 @@ def _problem(plan: Plan) -> str | None:
         if where.any():
             return f"unit {int(where.argmax())} has {what}"
     return _operand_problem(plan, src, dst, nsrc, ndst)
+
+
+def _splits(units: np.ndarray) -> np.ndarray:
+    """Where a unit is not whole elements of its dtype; raw bytes are no elements."""
+    size = np.array(DTYPE_BYTES, np.uint64)[np.minimum(units["dtype"], len(DTYPE_BYTES) - 1)]
+    return (size == 0) | (units["bytes"] % np.maximum(size, 1) != 0)
 
 
 def _operand_problem(plan: Plan, src, dst, nsrc, ndst) -> str | None:

@@ -295,6 +295,12 @@ def test_malformed_plans_are_refused_before_they_are_proved():
             units[name][1] = value
         with pytest.raises(PlanError, match=what):
             dataclasses.replace(plan, units=units).check()
+    reducing = cases.plans(cases.spec("all_reduce", 100, 2))[0]
+    for name, value in (("bytes", 398), ("dtype", 0)):
+        units = reducing.units.copy()
+        units[name] = value
+        with pytest.raises(PlanError, match="split elements"):
+            dataclasses.replace(reducing, units=units).check()
     with pytest.raises(PlanError, match="reaches beyond"):
         dataclasses.replace(plan, buffer_bytes=np.zeros((3, 3), "u8")).check()
     with pytest.raises(PlanError, match="claims more"):
