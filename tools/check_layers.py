@@ -21,7 +21,7 @@ from common import ROOT, blank_c, blank_pyx, line_of, report, sources
 
 # Lowest first.  A unit is a module or a package directly under strata/.
 LAYERS = (
-    ("errors", "config"),
+    ("errors", "config", "dtypes"),
     ("_core",),
     ("bootstrap",),
     ("fabric",),

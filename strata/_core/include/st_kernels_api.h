@@ -1,0 +1,14 @@
+/* The reduction kernels as function pointers, for code that is handed them
+ * instead of compiling st_kernels.h again. */
+#ifndef ST_KERNELS_API_H
+#define ST_KERNELS_API_H
+
+#include <stdint.h>
+
+/* st_reduce */
+typedef int st_reduce_fn(int dtype, int op, void *const *dst, int ndst, const void *const *src,
+                         int nsrc, uint64_t count, int nt);
+/* st_copy */
+typedef void st_copy_fn(void *dst, const void *src, uint64_t bytes, int nt);
+
+#endif

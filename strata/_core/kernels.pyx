@@ -1,0 +1,191 @@
+"""The reduction kernels, for tests and benchmarks; collectives call them from C.
+
+Operands are objects with a contiguous buffer (of ml_dtypes' arrays: a view as
+unsigned integers), taken as bytes: they need not be aligned.  What a kernel
+computes is described in ``st_kernels.h``.
+"""
+
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from libc.stdint cimport uint64_t, uintptr_t
+
+from strata import errors
+
+
+cdef extern from "st_kernels.h" nogil:
+    int c_reduce "st_reduce"(int dtype, int op, void **dst, int ndst, const void **src,
+                             int nsrc, uint64_t count, int nt) noexcept
+    int st_reduce_at(int level, int dtype, int op, void **dst, int ndst, const void **src,
+                     int nsrc, uint64_t count, int nt) noexcept
+    int st_reduce_supported(int dtype, int op) noexcept
+    int st_kernels_level() noexcept
+    int st_dtype_size(int dtype) noexcept
+    void st_copy(void *dst, const void *src, uint64_t bytes, int nt) noexcept
+    float st_f16_to_f32(unsigned short h) noexcept
+    float st_bf16_to_f32(unsigned short h) noexcept
+    float st_f8e4m3fn_to_f32(unsigned char x) noexcept
+    float st_f8e5m2_to_f32(unsigned char x) noexcept
+    unsigned short st_f32_to_f16(float f) noexcept
+    unsigned short st_f32_to_bf16(float f) noexcept
+    unsigned char st_f32_to_f8e4m3fn(float f) noexcept
+    unsigned char st_f32_to_f8e5m2(float f) noexcept
+    enum:
+        ST_MAX_OPERANDS
+        ST_OK
+        ST_F16
+        ST_BF16
+        ST_F8E4M3FN
+        ST_F8E5M2
+
+
+LEVELS = ("portable", "avx2", "avx512")  # enum st_level
+MAX_OPERANDS = ST_MAX_OPERANDS
+
+
+cdef st_reduce_fn *reduce_fn() noexcept nogil:
+    return <st_reduce_fn *>&c_reduce
+
+
+cdef st_copy_fn *copy_fn() noexcept nogil:
+    return <st_copy_fn *>&st_copy
+
+
+cdef class _Buffers:
+    """Contiguous buffers of one size, held until close()."""
+
+    cdef Py_buffer *views
+    cdef void **pointers
+    cdef int n
+    cdef uint64_t nbytes
+
+    def __cinit__(self, objects, bint writable):
+        cdef Py_ssize_t i, count = len(objects)
+        self.views = <Py_buffer *>PyMem_Calloc(count + 1, sizeof(Py_buffer))
+        self.pointers = <void **>PyMem_Calloc(count + 1, sizeof(void *))
+        if self.views == NULL or self.pointers == NULL:
+            raise MemoryError
+        for i in range(count):
+            PyObject_GetBuffer(objects[i], &self.views[i], PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+            self.n += 1
+            self.pointers[i] = self.views[i].buf
+            if i == 0:
+                self.nbytes = <uint64_t>self.views[i].len
+            elif self.nbytes != <uint64_t>self.views[i].len:
+                raise ValueError(f"buffer {i} has {self.views[i].len} bytes, buffer 0 has {self.nbytes}")
+
+    def __dealloc__(self):
+        self.close()
+        PyMem_Free(self.views)
+        PyMem_Free(self.pointers)
+
+    cdef void close(self) noexcept:
+        while self.n:
+            self.n -= 1
+            PyBuffer_Release(&self.views[self.n])
+
+
+cdef int _check_overlap(_Buffers dst, _Buffers src) except -1:
+    """Every destination is equal to another buffer or overlaps none."""
+    cdef int i, j
+    cdef uintptr_t a, b
+    for i in range(dst.n):
+        a = <uintptr_t>dst.pointers[i]
+        for j in range(dst.n + src.n):
+            b = <uintptr_t>(dst.pointers[j] if j < dst.n else src.pointers[j - dst.n])
+            if a != b and (b - a if a < b else a - b) < dst.nbytes:
+                raise ValueError(f"destination {i} overlaps another buffer in part")
+    return 0
+
+
+def reduce(dsts, srcs, int dtype, int op, bint nt=False, level=None):
+    """Folds ``srcs`` left to right, element by element, into each of ``dsts``.
+
+    All buffers have the same number of bytes, a multiple of the element's.
+    ``dtype`` and ``op`` are codes of ``strata.dtypes``; ``nt`` writes past the
+    cache; ``level`` is one of LEVELS up to ``level()``, or None for the best.
+    Raises UnsupportedType, InvalidArgument, ValueError (sizes, overlap),
+    BufferError.
+    """
+    cdef int rc, at = st_kernels_level() if level is None else LEVELS.index(level)
+    cdef int size = st_dtype_size(dtype)
+    cdef _Buffers dst = _Buffers(dsts, True)
+    cdef _Buffers src = _Buffers(srcs, False)
+    cdef uint64_t count
+    if dst.n and src.n and dst.nbytes != src.nbytes:
+        raise ValueError(f"destinations have {dst.nbytes} bytes, sources {src.nbytes}")
+    if size and src.nbytes % <uint64_t>size:
+        raise ValueError(f"{src.nbytes} bytes are no whole number of elements of {size}")
+    _check_overlap(dst, src)
+    count = src.nbytes // <uint64_t>size if size else 0
+    with nogil:
+        rc = st_reduce_at(at, dtype, op, dst.pointers, dst.n, <const void **>src.pointers, src.n,
+                          count, nt)
+    dst.close()
+    src.close()
+    if rc != ST_OK:
+        raise errors.from_status(rc, f"reduce(dtype={dtype}, op={op}, {src.n} operands, level={LEVELS[at]})")
+
+
+def copy(dst, src, bint nt=False):
+    """Copies the bytes of ``src`` to ``dst``, of the same size; ``nt`` goes past the cache."""
+    cdef _Buffers to = _Buffers((dst,), True)
+    cdef _Buffers source = _Buffers((src,), False)
+    if to.nbytes != source.nbytes:
+        raise ValueError(f"destination has {to.nbytes} bytes, source {source.nbytes}")
+    _check_overlap(to, source)
+    with nogil:
+        st_copy(to.pointers[0], source.pointers[0], to.nbytes, nt)
+
+
+def supported(int dtype, int op):
+    """Whether the kernels reduce this pair of codes."""
+    return st_reduce_supported(dtype, op) != 0
+
+
+def itemsize(int dtype):
+    """Bytes of an element; 0 if there is no such code."""
+    return st_dtype_size(dtype)
+
+
+def level():
+    """The best of LEVELS on this processor."""
+    return LEVELS[st_kernels_level()]
+
+
+def widen(int dtype, unsigned int code):
+    """The value of a small float's code, as the kernels read it."""
+    if dtype == ST_F16:
+        return st_f16_to_f32(<unsigned short>code)
+    if dtype == ST_BF16:
+        return st_bf16_to_f32(<unsigned short>code)
+    if dtype == ST_F8E4M3FN:
+        return st_f8e4m3fn_to_f32(<unsigned char>code)
+    if dtype == ST_F8E5M2:
+        return st_f8e5m2_to_f32(<unsigned char>code)
+    raise errors.UnsupportedType(f"dtype code {dtype} is no small float")
+
+
+cdef void _narrow(int dtype, const float *values, unsigned short *codes, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        if dtype == ST_F16:
+            codes[i] = st_f32_to_f16(values[i])
+        elif dtype == ST_BF16:
+            codes[i] = st_f32_to_bf16(values[i])
+        elif dtype == ST_F8E4M3FN:
+            codes[i] = st_f32_to_f8e4m3fn(values[i])
+        else:
+            codes[i] = st_f32_to_f8e5m2(values[i])
+
+
+def narrow(int dtype, values, codes):
+    """Rounds a buffer of float32 to a small float; its codes go to a buffer of uint16."""
+    cdef _Buffers source = _Buffers((values,), False)
+    cdef _Buffers to = _Buffers((codes,), True)
+    if dtype not in (ST_F16, ST_BF16, ST_F8E4M3FN, ST_F8E5M2):
+        raise errors.UnsupportedType(f"dtype code {dtype} is no small float")
+    if source.nbytes % 4 or to.nbytes * 2 != source.nbytes:
+        raise ValueError(f"{source.nbytes} bytes of float32 give no {to.nbytes} bytes of uint16")
+    with nogil:
+        _narrow(dtype, <const float *>source.pointers[0], <unsigned short *>to.pointers[0],
+                <Py_ssize_t>(source.nbytes // 4))
