@@ -69,6 +69,28 @@ static inline uint8_t st_and_u8(uint8_t a, uint8_t b) { return (uint8_t)(a & b);
 static inline uint8_t st_or_u8(uint8_t a, uint8_t b) { return (uint8_t)(a | b); }
 static inline uint8_t st_xor_u8(uint8_t a, uint8_t b) { return (uint8_t)(a ^ b); }
 
+/* floor(a / n), exact for |a| < 2^50 and 1 <= n <= 1024, in steps that vectorise
+ * everywhere.  Adding 1.5 * 2^52 leaves an integer in a double's low bits.  The
+ * quotient's rounding error is below 1/(8n), and the exact quotient is at
+ * least 1/n below the next integer, so rounding cannot reach it. */
+static inline int64_t st_floor_quotient(int64_t a, int n)
+{
+    const double magic = 0x1.8p52;
+    uint64_t bias = st_f64_bits(magic), nearest;
+    double q = (st_f64_from_bits((uint64_t)a + bias) - magic) / n;
+    nearest = st_f64_bits(q + magic);
+    return (int64_t)(nearest - bias - (st_f64_from_bits(nearest) - magic > q));
+}
+
+/* floor((hi * 2^32 + lo) / n) modulo 2^64: hi and lo sum n high and low halves. */
+static inline int64_t st_mean_of_halves(int64_t hi, int64_t lo, int n)
+{
+    int64_t q = st_floor_quotient(hi, n);
+    uint64_t rest = (uint64_t)(hi - q * n) << 32;
+    int64_t low = st_floor_quotient((int64_t)(rest + (uint64_t)lo), n);
+    return (int64_t)(((uint64_t)q << 32) + (uint64_t)low);
+}
+
 #define ST_SAME(v) (v)
 #define ST_TRUTH(v) ((uint8_t)((v) != 0))
 
@@ -128,28 +150,6 @@ static inline uint8_t st_xor_u8(uint8_t a, uint8_t b) { return (uint8_t)(a ^ b);
 
 #define ST_CODECS(X)                                                                      \
     ST_SMALL_FLOATS(X) X(f16, st_e_u16) ST_MEAN_INTS(X) ST_MEAN_INTS64(X)
-
-/* floor(a / n), exact for |a| < 2^50 and 1 <= n <= 1024, in steps that vectorise
- * everywhere.  Adding 1.5 * 2^52 leaves an integer in a double's low bits.  The
- * quotient's rounding error is below 1/(8n), and the exact quotient is at
- * least 1/n below the next integer, so rounding cannot reach it. */
-static inline int64_t st_floor_quotient(int64_t a, int n)
-{
-    const double magic = 0x1.8p52;
-    uint64_t bias = st_f64_bits(magic), nearest;
-    double q = (st_f64_from_bits((uint64_t)a + bias) - magic) / n;
-    nearest = st_f64_bits(q + magic);
-    return (int64_t)(nearest - bias - (st_f64_from_bits(nearest) - magic > q));
-}
-
-/* floor((hi * 2^32 + lo) / n) modulo 2^64: hi and lo sum n high and low halves. */
-static inline int64_t st_mean_of_halves(int64_t hi, int64_t lo, int n)
-{
-    int64_t q = st_floor_quotient(hi, n);
-    uint64_t rest = (uint64_t)(hi - q * n) << 32;
-    int64_t low = st_floor_quotient((int64_t)(rest + (uint64_t)lo), n);
-    return (int64_t)(((uint64_t)q << 32) + (uint64_t)low);
-}
 
 enum st_fold_id {
 #define ST_X(name, ...) ST_FOLD_##name,
