@@ -266,6 +266,9 @@ def _reduced(units: _Units, unit, source, into, plans: list[Plan]) -> None:
     """Each ``unit`` reduces whole elements of all members' SRC from ``source`` on, in rank
     order; ``into``: how far within the result it begins."""
     spec, n = plans[0].spec, len(plans)
+    # A unit's destinations ask for the same again, n times n operands in an all_reduce
+    once = np.unique(np.stack((unit, source, into)), axis=1) if len(unit) else np.zeros((3, 0), np.int64)
+    unit, source, into = once
     wrong = (units.kind[unit] != REDUCE) | (units.op[unit] != spec.redop)
     wrong |= (units.dtype[unit] != spec.dtype) | (units.nsrc[unit] != n)
     if spec.operation in REDUCTIONS:
