@@ -264,6 +264,8 @@ cdef void fill_zero(uint64_t va, uint64_t nbytes) noexcept:
 cdef int parse_shape(object shape, cnp.npy_intp *dims) except -1:
     """Number of dimensions of an integer or a sequence of integers, as numpy takes them."""
     cdef int nd = 0
+    if isinstance(shape, bool):
+        raise TypeError(f"shape: an integer or a sequence of integers expected, not {shape}")
     if isinstance(shape, int):
         dims[0] = PyNumber_AsSsize_t(shape, ValueError)
         return 1

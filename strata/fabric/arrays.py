@@ -188,7 +188,7 @@ def memory_stats() -> dict[str, int]:
     ``requested_bytes``  what live arrays asked for
     ``allocated_bytes``, ``allocated_peak``  what they take, rounded up
     ``reserved_bytes``, ``reserved_peak``    pages mapped for them, and the cache
-    ``cached_bytes``     mapped pages with no live array, kept up to ``cache_bytes``
+    ``cached_bytes``     mapped pages with no live array, kept up to ``cache_limit_bytes``
     ``largest_free``     the largest array that needs no further pages
     ``hbm_bytes``, ``hbm_free_bytes``        this die's share of the UB space, and what is not mapped
     ``live``, ``allocations``  arrays now, and ever
