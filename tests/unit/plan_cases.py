@@ -4,7 +4,7 @@ import numpy as np
 
 from strata.plan import Spec, build
 from strata.plan.records import DTYPE_BYTES, DTYPE_NAMES, OP_NAMES
-from strata.plan.spec import MODES, OPERATIONS, REDUCTIONS, ROOTED
+from strata.plan.spec import MODES, OPERATIONS, REDUCTIONS, ROOTED, normal
 
 SUM = OP_NAMES.index("sum")
 PARTLY_IN_PLACE = ("all_gather", "all_reduce", "reduce_scatter", "broadcast", "reduce", "gather", "scatter")
@@ -31,6 +31,7 @@ def spec(operation: str, count: int, nranks: int, dtype: str = "f32", itemsize: 
 
 def plans(given: Spec, in_place: int = 0, cores: int = 1, **options) -> list:
     """Plans of all members; bit m of ``in_place``: member m works in place."""
+    given = normal(given)
     able = given.operation in PARTLY_IN_PLACE
     return [
         build(given._replace(in_place=bool(able and in_place >> m & 1)), m, cores, **options)

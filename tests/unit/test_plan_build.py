@@ -26,18 +26,18 @@ from strata.plan.spec import REDUCTIONS, ROOTED, normal
 @pytest.mark.parametrize("which", ["0", "1", "3", "n-1", "n", "n+1", "1000003"])
 def test_every_operation_is_proved(nranks, which):
     count = nranks + int(which[1:] or 0) if which[0] == "n" else int(which)
-    sizes = (1, 4, 3) if count > 1000 else (1, 2, 4, 8, 16, 3)
+    sizes = (1, 2, 4, 8, 16, 3) if nranks in (2, 5) else (16, 3)
     everyone, some = (1 << nranks) - 1, 0b1010_0110_1
     for spec in cases.every_operation(nranks, count, sizes):
         verify(cases.plans(spec))
-        if spec.operation in cases.PARTLY_IN_PLACE and spec.itemsize in (1, 3, 4):
+        if spec.operation in cases.PARTLY_IN_PLACE and spec.itemsize in (3, 16):
             verify(cases.plans(spec, everyone))
             verify(cases.plans(spec, some, cores=3))
 
 
 @pytest.mark.parametrize("nranks", [16, 64])
 def test_every_operation_is_proved_at_more_ranks(nranks):
-    for count in (0, 1, nranks + 1, 100003):
+    for count in (1, nranks + 1, 100003):
         for spec in cases.every_operation(nranks, count, itemsizes=(4,)):
             verify(cases.plans(spec, in_place=0x5A5A_5A5A_5A5A_5A5A, cores=1 + count % 2))
 
