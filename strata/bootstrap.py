@@ -194,9 +194,12 @@ class Identity(NamedTuple):
 
 
 _LAUNCHERS = (  # launcher, rank, size, parts of the job's name
-    ("torchrun", "RANK", "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")),
-    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri")),
-    ("MPICH", "PMI_RANK", "PMI_SIZE", ("PMI_JOBID", "PMI_ID_SPACE", "HYDI_CONTROL_FD", "PMI_PORT", "I_MPI_HYDRA_UUID")),
+    ("torchrun", "RANK", "WORLD_SIZE",
+     ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri")),
+    ("MPICH", "PMI_RANK", "PMI_SIZE",
+     ("PMI_JOBID", "PMI_ID_SPACE", "HYDI_CONTROL_FD", "PMI_PORT", "I_MPI_HYDRA_UUID")),
     ("Slurm", "SLURM_PROCID", "SLURM_NTASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_CLUSTER_NAME")),
 )  # fmt: skip
 

@@ -367,7 +367,7 @@ def test_threads_allocate_and_free_each_others():
                 assert (x == (seed if i % 2 else 0)).all()
                 k = int(rng.integers(0, len(shared)))
                 shared[k] = x  # the one that was there dies here, whoever made it
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             failures.append(error)
             stop.set()
 
