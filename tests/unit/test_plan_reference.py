@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata._core import kernels
 from strata.errors import UnsupportedType
 from strata.exec import reference
 from strata.plan import OPERATIONS, PlanError, Spec, build, operations, verify
@@ -204,3 +205,20 @@ def test_what_does_not_go_together_raises():
         reference.numpy_dtype(0)
     sizes = [reference.numpy_dtype(code).itemsize for code in range(1, len(DTYPE_NAMES))]
     assert sizes == [build(cases.spec("all_reduce", 1, 1, name), 0).spec.itemsize for name in DTYPE_NAMES[1:]]
+
+
+@pytest.mark.parametrize("dtype", DTYPE_NAMES[1:])
+def test_the_kernels_give_the_same_bits(dtype):
+    """Two implementations that share no line, on random bits: NaN, infinities, denormals and all."""
+    chance, code = np.random.default_rng(len(dtype)), cases.code(dtype)
+    kind = reference.numpy_dtype(code)
+    for op in range(1, len(OP_NAMES)):
+        for number in (2, 3, 8, 17):
+            bits = chance.integers(0, 2 if dtype == "bool" else 256, (number, 500 * kind.itemsize), np.uint8)
+            found = np.zeros(bits.shape[1], np.uint8)
+            if not kernels.supported(code, op):
+                with pytest.raises(UnsupportedType):
+                    reference.reduce(list(bits.view(kind)), OP_NAMES[op])
+                continue
+            kernels.reduce([found], list(bits), code, op)
+            assert found.tobytes() == reference.reduce(list(bits.view(kind)), OP_NAMES[op]).tobytes(), OP_NAMES[op]
