@@ -46,6 +46,7 @@ __all__ = [
     "zeros_like",
 ]
 
+_FOREIGN = "this object is not in fabric memory"
 Shape = Any  # an integer, or a sequence of integers: what numpy takes
 
 
@@ -172,14 +173,16 @@ def owner(x: object) -> int:
     """World rank of the die whose HBM holds the array.  ValueError if it is not in the fabric."""
     rank = _owner(x)
     if rank < 0:
-        raise ValueError("this object is not in fabric memory")
+        raise ValueError(_FOREIGN)
     return rank
 
 
 def address(x: object) -> int:
     """The array's address, the same on every die.  ValueError if it is not in the fabric."""
-    owner(x)
-    return int(memory.pointer(x))
+    va = memory.pointer(x)
+    if va is None or _owner(x) < 0:
+        raise ValueError(_FOREIGN)
+    return va
 
 
 def memory_stats() -> dict[str, int]:

@@ -584,8 +584,8 @@ int main(int argc, char **argv)
     test_out_of_nodes();
     test_fork(1);
     test_fork(0);
-    test_threads(seed, 3000);
-    test_exact_fit_threads(3000);
+    test_threads(seed, 1500);
+    test_exact_fit_threads(1500);
     printf("test_heap: ok\n");
     return 0;
 }

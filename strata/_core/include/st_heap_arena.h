@@ -65,6 +65,8 @@ static inline int st_heap_init(void *arena, size_t arena_bytes, const struct st_
     st_heap_layout(h, arena, cfg->segment_pages, cfg->most_pages);
     h->cfg = *cfg;
     h->pid = getpid();
+    /* Touched here and there: a huge page for each touch would cost more than all the tables. */
+    (void)madvise(arena, arena_bytes, MADV_NOHUGEPAGE);
     /* If the kernel cannot (before 4.14), every call compares process ids instead. */
     h->wiped = madvise(arena, ST_HEAP_HEADER, MADV_WIPEONFORK) == 0;
     if (pthread_mutex_init(&h->io, NULL) || pthread_mutex_init(&h->mu, NULL))
