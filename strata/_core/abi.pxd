@@ -62,6 +62,11 @@ cdef extern from "st_wait.h" nogil:
         void *arg
 
 
+cdef extern from "st_kernels_api.h" nogil:
+    ctypedef int st_reduce_fn(int dtype, int op, void **dst, int ndst, const void **src, int nsrc,
+                              uint64_t count, int nt) noexcept
+
+
 cdef extern from "st_ctx.h" nogil:
     struct st_counters:
         uint64_t operations
@@ -92,6 +97,7 @@ cdef extern from "st_ctx.h" nogil:
         uint64_t frames_left
         uint64_t control_bytes
         st_header *header
+        st_reduce_fn *reduce
         st_wait_policy wait
         st_counters count
 

@@ -131,7 +131,7 @@ struct st_rendezvous {
     uint64_t bytes;
     uint64_t attached; /* members that have read it */
     uint64_t status;   /* st_status when va is 0 */
-    uint64_t pad;
+    uint64_t readers;  /* members that will read it */
 };
 _Static_assert(sizeof(struct st_rendezvous) == 64, "abi");
 
@@ -163,15 +163,11 @@ struct st_group_header {
     uint8_t pad3[56];
     /* lines 3, 4: members the failure names */
     uint64_t fail_mask[ST_MAX_DIES / 64];
-    /* line 5 */
-    uint64_t members_left; /* members that let go of the group */
-    uint8_t pad4[56];
 };
 _Static_assert(offsetof(struct st_group_header, fail_state) == 64, "abi");
 _Static_assert(offsetof(struct st_group_header, wake_word) == 128, "abi");
 _Static_assert(offsetof(struct st_group_header, fail_mask) == 192, "abi");
-_Static_assert(offsetof(struct st_group_header, members_left) == 320, "abi");
-_Static_assert(sizeof(struct st_group_header) == 384, "abi");
+_Static_assert(sizeof(struct st_group_header) == 320, "abi");
 
 /* A member's arrival at one operation.  Lines alternate by the operation
  * number's parity: a member reuses a line only after it has seen everybody
@@ -205,13 +201,14 @@ struct st_member {
     uint64_t done;   /* last operation whose buffers it no longer touches */
     uint64_t began;  /* last operation in which it began to touch buffers */
     uint64_t shrink; /* times it has called shrink() on this group */
-    uint8_t pad[40];
+    uint64_t left;   /* 1: it has let go of the group */
+    uint8_t pad[32];
 };
 _Static_assert(sizeof(struct st_member) == 64, "abi");
 
 /* ---- point to point: one channel per ordered pair, made at first use ---------
- * Lives in the sender's HBM.  The sender writes slots and head, the receiver
- * writes tail and the acks. */
+ * Lives in the sender's HBM.  The sender writes slots, the receiver writes
+ * tail and reply; both write ack, by compare-and-swap. */
 
 #define ST_CHANNEL_SLOTS 32u
 #define ST_EAGER_BYTES 4096u
@@ -231,16 +228,35 @@ struct st_message {
 };
 _Static_assert(sizeof(struct st_message) == 64, "abi");
 
+/* Low byte of an ack; the rest is the message's seq. */
+enum st_ack {
+    ST_ACK_POSTED = 0,
+    ST_ACK_CLAIMED = 1,
+    ST_ACK_DONE = 2,
+    ST_ACK_REFUSED = 3, /* the receiver asked for something else */
+    ST_ACK_CANCELLED = 4,
+    ST_ACK_FAILED = 5 /* the receiver could not reach the bytes */
+};
+
+struct st_reply {
+    uint64_t ack;
+    uint64_t pad;
+    uint64_t desc; /* what the receiver of a refused message asked for */
+    uint64_t count;
+};
+_Static_assert(sizeof(struct st_reply) == 32, "abi");
+
 struct st_channel {
+    uint64_t magic; /* the sender's, once the rest is ready */
+    uint64_t pad0;
     uint64_t tail; /* messages the receiver has taken out of the slots */
-    uint8_t pad0[56];
+    uint8_t pad1[40];
     struct st_message slot[ST_CHANNEL_SLOTS];
-    /* ack[i]: (seq << 8) | status of the rendezvous message seq in slot i */
-    uint64_t ack[ST_CHANNEL_SLOTS];
+    struct st_reply reply[ST_CHANNEL_SLOTS];
     uint8_t eager[ST_CHANNEL_SLOTS][ST_EAGER_BYTES];
 };
 _Static_assert(offsetof(struct st_channel, slot) == 64, "abi");
-_Static_assert(offsetof(struct st_channel, ack) == 64 + 64 * 32, "abi");
-_Static_assert(offsetof(struct st_channel, eager) == 64 + 64 * 32 + 256, "abi");
+_Static_assert(offsetof(struct st_channel, reply) == 64 + 64 * 32, "abi");
+_Static_assert(offsetof(struct st_channel, eager) == 64 + 96 * 32, "abi");
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "st_abi.h"
 #include "st_atomic.h"
+#include "st_kernels_api.h"
 #include "st_status.h"
 #include "st_wait.h"
 
@@ -61,6 +62,7 @@ struct st_ctx {
     pthread_mutex_t lock; /* own pages, shadow table, cursors; never held while waiting for a peer */
     struct st_wait_policy wait;
     struct st_counters count;
+    st_reduce_fn *reduce; /* the kernels are compiled once, elsewhere */
     /* tests replace this */
     int (*alive)(struct st_ctx *ctx, uint32_t die);
 };

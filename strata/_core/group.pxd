@@ -1,0 +1,155 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from strata._core.abi cimport st_ctx, st_wait_policy
+from strata._core.space cimport Context
+
+
+cdef extern from "st_plan.h" nogil:
+    struct st_unit:
+        pass
+
+    struct st_operand:
+        pass
+
+
+cdef extern from "st_exec.h" nogil:
+    struct st_plan:
+        const st_unit *units
+        const st_operand *operands
+        uint64_t nunits
+        uint64_t noperands
+        const uint64_t *buffer_bytes
+        uint64_t mail_bytes
+        uint32_t max_operands
+        uint32_t needs_done
+        uint32_t nt
+        uint32_t mailbox
+
+    int st_plan_check(st_plan *p, uint32_t n)
+
+
+cdef extern from "st_group.h" nogil:
+    uint64_t ST_MASK_WORDS
+
+    struct st_base:
+        pass
+
+    struct st_p2p:
+        pass
+
+    struct st_group:
+        st_ctx *ctx
+        uint64_t mailbox_bytes
+        uint32_t n
+        uint32_t me
+        uint64_t number
+        uint64_t va
+        const uint32_t *ranks
+        st_base *bases
+        st_p2p *p2p
+        void *(*alloc)(size_t)
+        void (*release)(void *)
+
+    uint64_t ST_DESC(uint64_t op, uint64_t redop, uint64_t dtype, uint64_t root, uint64_t mode)
+
+
+cdef extern from "st_collective.h" nogil:
+    struct st_request:
+        uint64_t desc
+        uint64_t count
+        const st_plan *plan
+        const void *src
+        void *out
+        void *scratch
+        uint64_t payload
+        uint64_t solo
+        uint64_t timeout_ns
+        uint32_t fence
+        uint32_t phase
+        uint64_t number
+        uint64_t failed_number
+        uint64_t failed_desc
+        uint32_t failed_by
+        uint32_t nlate
+        int err
+        uint64_t mask[16]
+        uint64_t late[16]
+
+    int st_collective(st_group *g, st_request *r)
+
+
+cdef extern from "st_worker.h" nogil:
+    struct st_message:
+        uint64_t desc
+        uint64_t count
+        uint64_t bytes
+
+    struct st_transfer:
+        uint32_t receive
+        uint32_t peer
+        int err
+        st_message m
+        int64_t tag
+        uint64_t desc
+        uint64_t count
+        uint64_t bytes
+        void *buf
+
+    struct st_item:
+        int status
+        uint64_t deadline_ns
+        st_request request
+        st_transfer transfer
+
+    struct st_worker:
+        uint32_t started
+
+    int st_worker_init(st_worker *w, st_group *g, uint32_t transfers)
+    int st_worker_submit(st_worker *w, st_item *item)
+    void st_worker_stop(st_worker *w)
+    int st_worker_idle(const st_worker *w)
+    int st_item_wait(st_item *item, const st_wait_policy *policy, uint64_t timeout_ns)
+    int st_item_done(const st_item *item)
+    int st_group_acquire(st_group *g, const st_wait_policy *policy, uint64_t timeout_ns)
+    void st_group_release(st_group *g)
+    uint64_t st_now_ns()
+
+
+cdef class PlanHandle:
+    """A plan, checked, as the C executor takes it."""
+    cdef st_plan c
+    cdef readonly object plan
+    cdef object arrays
+
+
+cdef struct PlanSlot:
+    uint64_t desc
+    uint64_t count
+    uint64_t key
+    st_plan *plan
+
+
+cdef class CoreGroup:
+    cdef st_group g
+    cdef st_worker collectives
+    cdef st_worker transfers
+    cdef bint bound
+    cdef readonly Context context
+    cdef readonly tuple ranks
+    cdef readonly str name
+    cdef readonly int rank
+    cdef readonly int size
+    cdef object _memory          # array that keeps own group memory, or None
+    cdef dict _channels          # peer -> array that keeps the outgoing channel
+    cdef dict _plans             # key -> PlanHandle
+    cdef PlanSlot *slots
+    cdef object __weakref__
+    cdef set _works
+
+    cdef int check_here(self) except -1
+    cdef st_plan *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept
+    cdef object run(self, st_request *r)
+    cdef object failed(self, int status, st_request *r)
+    cdef object transfer_failed(self, int status, st_transfer *t)
+    cdef object install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle)
+    cdef int open_channel(self, uint32_t peer) except -1

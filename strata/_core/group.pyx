@@ -1,0 +1,364 @@
+"""A group's memory, plans and failures; the operations are in collective.pyx."""
+
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.errno cimport errno
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
+
+import weakref
+
+import numpy as np
+
+from strata._core.abi cimport ST_EINTR, ST_EMISMATCH, ST_OK, st_ensure_mapped
+from strata._core.kernels cimport reduce_fn
+from strata._core.space cimport Context, timeout_to_ns
+
+from strata import errors
+
+cnp.import_array()
+
+
+cdef extern from *:
+    """
+    static int st_raise_pending(void) { return PyErr_Occurred() ? -1 : 0; }
+    """
+    int st_raise_pending() except -1
+
+
+cdef extern from "st_abi.h" nogil:
+    struct st_channel:
+        pass
+
+
+cdef extern from "st_rendezvous.h" nogil:
+    uint64_t st_group_bytes(uint64_t n, uint64_t mailbox_bytes)
+    int st_group_bind(st_group *g, uint8_t *memory, uint64_t bytes)
+    void st_group_format(uint8_t *memory, uint32_t n, uint64_t mailbox_bytes, const uint64_t *id,
+                         const uint32_t *ranks)
+    uint8_t *st_world_memory(st_ctx *ctx)
+    int st_rendezvous_publish(st_ctx *ctx, const uint64_t *key, uint64_t va, uint64_t bytes,
+                              int status, uint32_t readers, uint64_t timeout_ns)
+    int st_rendezvous_find(st_ctx *ctx, uint32_t leader, const uint64_t *key, uint64_t timeout_ns,
+                           uint64_t *va, uint64_t *bytes)
+    enum:
+        ST_LEFT_CLOSED
+        ST_LEFT_GONE
+    void st_group_leave(st_group *g, uint64_t how)
+    int st_group_deserted(st_group *g, uint64_t how)
+    int st_group_failed(const st_group *g)
+    int st_group_survivors(st_group *g, uint64_t round, uint64_t timeout_ns, uint64_t *mask,
+                           uint64_t *missing)
+    void st_line_read(const st_group *g, uint64_t number, uint32_t member, uint64_t *desc,
+                      uint64_t *count)
+
+
+cdef extern from "st_p2p.h" nogil:
+    void st_channel_open(st_group *g, uint32_t dst, uint64_t va)
+
+cdef enum:
+    SLOTS = 256
+    MAX_PLANS = 1024
+
+# Group memory and channels of closed groups, kept until nobody uses them.
+_closing = []
+
+
+cdef list members_of(const uint64_t *mask, uint32_t n):
+    return [i for i in range(n) if mask[i >> 6] >> (i & 63) & 1]
+
+
+cdef class PlanHandle:
+
+    def __init__(self, plan, uint32_t nranks, uint64_t mail_bytes, bint mailbox, uint32_t nt):
+        """Checks every index and offset.  ``plan``: strata.plan.Plan of this member."""
+        units = np.ascontiguousarray(plan.units)
+        operands = np.ascontiguousarray(plan.operands)
+        sizes = np.ascontiguousarray(plan.buffer_bytes, dtype=np.uint64)
+        if sizes.shape != (nranks, 3):
+            raise errors.InvalidArgument(f"plan for {sizes.shape[0]} members in a group of {nranks}")
+        self.plan = plan
+        self.arrays = (units, operands, sizes)
+        self.c.units = <const st_unit *>cnp.PyArray_DATA(<cnp.ndarray>units)
+        self.c.operands = <const st_operand *>cnp.PyArray_DATA(<cnp.ndarray>operands)
+        self.c.nunits = units.size
+        self.c.noperands = operands.size
+        self.c.buffer_bytes = <const uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>sizes)
+        self.c.mail_bytes = mail_bytes
+        self.c.needs_done = bool(plan.needs_done)
+        self.c.mailbox = mailbox
+        self.c.nt = nt
+        cdef int rc = st_plan_check(&self.c, nranks)
+        if rc != ST_OK:
+            raise errors.from_status(rc, "a plan has an index or offset out of bounds")
+
+
+cdef class CoreGroup:
+    """Base of Group: everything but the operations and the texts of errors."""
+
+    def __cinit__(self, *args, **kwargs):
+        memset(&self.g, 0, sizeof(self.g))
+        self.slots = <PlanSlot *>calloc(SLOTS, sizeof(PlanSlot))
+        if self.slots == NULL:
+            raise MemoryError
+        self.bound = False
+
+    def __init__(self, Context context, ranks, str name, bytes key, timeout=None):
+        """``ranks``: world ranks in the group's order; ``key``: 16 bytes that all members
+        compute alike, empty for the world."""
+        cdef uint32_t n = len(ranks), i
+        cdef uint32_t *copy
+        self.context = context
+        self.ranks = tuple(ranks)
+        self.name = name
+        self.size = n
+        self.rank = self.ranks.index(context.rank)
+        self._channels = {}
+        self._plans = {}
+        self._works = set()
+        self.g.ctx = &context.ctx
+        self.g.n = n
+        self.g.me = self.rank
+        self.g.alloc = malloc
+        self.g.release = free
+        self.g.bases = <st_base *>calloc(n, 64)
+        self.g.p2p = <st_p2p *>calloc(n, 64)
+        copy = <uint32_t *>malloc(4 * n)
+        self.g.ranks = copy
+        if copy == NULL or self.g.bases == NULL or self.g.p2p == NULL:
+            raise MemoryError
+        for i in range(n):
+            copy[i] = self.ranks[i]
+        context.ctx.reduce = reduce_fn()
+        if key:
+            self._find_memory(key, timeout)
+        else:
+            self._bind(<size_t>st_world_memory(&context.ctx), st_group_bytes(n, context.mailbox_bytes))
+        st_worker_init(&self.collectives, &self.g, 0)
+        st_worker_init(&self.transfers, &self.g, 1)
+        self.bound = True
+
+    def _bind(self, size_t va, uint64_t nbytes):
+        cdef int rc = st_group_bind(&self.g, <uint8_t *>va, nbytes)
+        if rc != ST_OK:
+            raise errors.from_status(rc, f"the memory of group {self.name} is not what its members agreed on")
+
+    def _find_memory(self, bytes key, timeout):
+        """The leader (first member) allocates and publishes, the others wait for it."""
+        cdef uint64_t ns = timeout_to_ns(timeout, self.context.config.timeout)
+        cdef const uint64_t *id = <const uint64_t *>PyBytes_AS_STRING(key)
+        cdef uint64_t nbytes = st_group_bytes(self.g.n, self.context.mailbox_bytes), va = 0, got = 0
+        cdef uint32_t leader = self.g.ranks[0]
+        cdef int rc
+        cdef size_t at = 0
+        if len(key) != 16:
+            raise ValueError("16 bytes expected")
+        _sweep()
+        if self.g.me == 0:
+            failure = None
+            try:
+                self._memory = self._allocate(nbytes)
+                at = <size_t>cnp.PyArray_DATA(<cnp.ndarray>self._memory)
+                st_group_format(<uint8_t *>at, self.g.n, self.context.mailbox_bytes, id, self.g.ranks)
+            except errors.FabricMemoryError as error:
+                failure = error
+            with nogil:
+                rc = st_rendezvous_publish(self.g.ctx, id, at, nbytes, 2, self.g.n - 1, ns)
+            if failure is not None:
+                raise failure
+            va = at
+        else:
+            with nogil:
+                rc = st_rendezvous_find(self.g.ctx, leader, id, ns, &va, &got)
+                if rc == ST_OK:
+                    rc = st_ensure_mapped(self.g.ctx, va, nbytes)
+                if rc == ST_OK and got != nbytes:
+                    rc = 12
+        if rc == ST_EINTR:
+            st_raise_pending()
+        if rc != ST_OK:
+            raise errors.from_status(
+                rc, f"cannot form group {self.name}: its first member, rank {leader}, has not made its memory"
+                if self.g.me else f"cannot form group {self.name}: 64 earlier groups wait for members",
+                errno=errno, ranks=(leader,), group=self.name, operation="group",
+            )
+        self.g.va = va
+        self._bind(va, nbytes)
+
+    def _allocate(self, nbytes):
+        """Zeroed fabric memory of this die, as a byte array that owns it."""
+        from strata._core import memory
+        return memory.alloc_array(self.context, (nbytes,), np.dtype(np.uint8), True)
+
+    def __del__(self):
+        if not self.bound or not self.context.here:
+            return
+        self.close()
+        if self.g.va == 0:
+            return
+        if self._memory is None and not self._channels:
+            st_group_leave(&self.g, ST_LEFT_GONE)
+        else:
+            st_group_leave(&self.g, ST_LEFT_CLOSED)
+            _closing.append(_Closing.take(self))
+
+    def __dealloc__(self):
+        free(self.slots)
+        free(self.g.bases)
+        free(self.g.p2p)
+        free(<void *>self.g.ranks)
+
+    def close(self):
+        """Stops the group's threads.  Operations in progress end with an error."""
+        if self.bound:
+            with nogil:
+                st_worker_stop(&self.collectives)
+                st_worker_stop(&self.transfers)
+
+    cdef int check_here(self) except -1:
+        if not self.bound:
+            raise errors.NotInJob(f"group {self.name} was never formed")
+        if not self.context.here:
+            from strata._core import space
+            space.current()
+            raise errors.NotInJob("this process was forked from a die; it cannot communicate")
+        return 0
+
+    # ---- plans ---------------------------------------------------------------
+
+    cdef st_plan *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept:
+        cdef PlanSlot *s = &self.slots[(desc * 0x9e3779b97f4a7c15ull ^ count * 0xc2b2ae3d27d4eb4full ^ key) >> 56]
+        if s.plan != NULL and s.desc == desc and s.count == count and s.key == key:
+            self.g.ctx.count.plan_hits += 1
+            return s.plan
+        return NULL
+
+    cdef object install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle):
+        """Remembers a plan under its shape; drops all when there are too many."""
+        cdef PlanSlot *s = &self.slots[(desc * 0x9e3779b97f4a7c15ull ^ count * 0xc2b2ae3d27d4eb4full ^ key) >> 56]
+        if len(self._plans) >= MAX_PLANS:
+            memset(self.slots, 0, SLOTS * sizeof(PlanSlot))
+            self._plans.clear()
+        self._plans[desc, count, key] = handle
+        s.desc, s.count, s.key = desc, count, key
+        s.plan = &handle.c
+
+    # ---- running ---------------------------------------------------------------
+
+    cdef object run(self, st_request *r):
+        """Runs a request to its end; raises what went wrong."""
+        cdef int rc
+        with nogil:
+            rc = st_group_acquire(&self.g, &self.g.ctx.wait, r.timeout_ns)
+            if rc == ST_OK:
+                rc = st_collective(&self.g, r)
+                st_group_release(&self.g)
+        if rc != ST_OK:
+            self.failed(rc, r)
+        return None
+
+    cdef object failed(self, int status, st_request *r):
+        """Raises the error of a request.  _failed() of the subclass finds the words."""
+        cdef uint64_t desc, count
+        cdef uint32_t i
+        if status == ST_EINTR:
+            st_raise_pending()
+        lines = []
+        if status == ST_EMISMATCH:
+            for i in range(self.g.n):
+                st_line_read(&self.g, r.number, i, &desc, &count)
+                lines.append((desc, count))
+        self._failed(status, {
+            "desc": r.desc,
+            "number": r.number,
+            "phase": r.phase,
+            "failed_number": r.failed_number,
+            "failed_desc": r.failed_desc,
+            "failed_by": r.failed_by,
+            "members": members_of(r.mask, self.g.n),
+            "late": members_of(r.late, self.g.n),
+            "errno": r.err,
+            "lines": lines,
+        })
+        raise AssertionError("_failed must raise")
+
+    cdef object transfer_failed(self, int status, st_transfer *t):
+        """Raises the error of a send or receive."""
+        if status == ST_EINTR:
+            st_raise_pending()
+        self._transfer_failed(status, {
+            "receive": bool(t.receive), "peer": t.peer, "tag": t.tag, "errno": t.err,
+            "mine": (t.desc, t.count, t.bytes), "theirs": (t.m.desc, t.m.count, t.m.bytes),
+        })
+        raise AssertionError("_transfer_failed must raise")
+
+    cdef int open_channel(self, uint32_t peer) except -1:
+        """The outgoing channel to a peer, made at first use."""
+        if peer not in self._channels and peer != self.g.me:
+            memory = self._allocate(sizeof(st_channel))
+            st_channel_open(&self.g, peer, <uint64_t>cnp.PyArray_DATA(<cnp.ndarray>memory))
+            self._channels[peer] = memory
+        return 0
+
+    # ---- failure ----------------------------------------------------------------
+
+    @property
+    def number(self):
+        """Of the last operation begun here."""
+        return self.g.number
+
+    @property
+    def broken(self):
+        """Whether an operation of the group has failed for good."""
+        return st_group_failed(&self.g) != ST_OK
+
+    def survivors(self, uint64_t round, timeout=None):
+        """(members that called this for the ``round``-th time, members that neither did nor died)."""
+        cdef uint64_t mask[16]
+        cdef uint64_t missing[16]
+        cdef uint64_t ns = timeout_to_ns(timeout, self.context.config.timeout)
+        cdef int rc
+        self.check_here()
+        with nogil:
+            rc = st_group_survivors(&self.g, round, ns, mask, missing)
+        if rc == ST_EINTR:
+            st_raise_pending()
+        return members_of(mask, self.g.n), members_of(missing, self.g.n)
+
+
+cdef class _Closing:
+    """What a die that has let go of a group must keep until the others have too: the
+    channels it sends through and, in the leader, the group's memory."""
+    cdef st_group g
+    cdef object context, memory, channels
+
+    @staticmethod
+    cdef _Closing take(CoreGroup group):
+        cdef _Closing self = _Closing.__new__(_Closing)
+        self.g = group.g
+        self.context, self.memory, self.channels = group.context, group._memory, group._channels
+        group.g.bases = NULL
+        group.g.p2p = NULL
+        group.g.ranks = NULL
+        return self
+
+    cpdef bint over(self):
+        if not self.context.here:
+            return False
+        if self.memory is not None:
+            return st_group_deserted(&self.g, ST_LEFT_GONE) != 0
+        if not st_group_deserted(&self.g, ST_LEFT_CLOSED):
+            return False
+        st_group_leave(&self.g, ST_LEFT_GONE)
+        return True
+
+    def __dealloc__(self):
+        free(self.g.bases)
+        free(self.g.p2p)
+        free(<void *>self.g.ranks)
+
+
+def _sweep():
+    """Frees the memory of groups that every member has let go of."""
+    _closing[:] = [c for c in _closing if not (<_Closing>c).over()]

@@ -1,0 +1,184 @@
+/* One collective operation, from arrival to completion. */
+#ifndef ST_COLLECTIVE_H
+#define ST_COLLECTIVE_H
+
+#include "st_exec.h"
+
+/* What the caller asks for.  Private memory; filled by the front, which has
+ * checked the arguments. */
+struct st_request {
+    uint64_t desc;
+    uint64_t count;
+    const struct st_plan *plan; /* NULL: no bytes move (barrier) */
+    const void *src;            /* payload (mailbox) or fabric address */
+    void *out;
+    void *scratch;
+    uint64_t payload; /* bytes this member puts in its mailbox */
+    uint64_t solo;    /* bytes of the result in a group of one */
+    uint64_t timeout_ns;
+    uint32_t fence; /* registration fence: map what the peers have logged */
+    /* results */
+    uint32_t phase;
+    uint64_t number;
+    uint64_t failed_number; /* of the operation in which the group failed */
+    uint64_t failed_desc;
+    uint32_t failed_by;
+    uint32_t nlate;
+    int err; /* errno of ST_ESYS */
+    uint32_t pad;
+    uint64_t mask[ST_MASK_WORDS]; /* members concerned */
+    uint64_t late[ST_MASK_WORDS]; /* members that may still write to this one's buffers */
+};
+
+/* Fills in who and what from the published failure. */
+static inline int st_request_failed(struct st_group *g, struct st_request *r, int status)
+{
+    struct st_group_header *h = g->header;
+    uint32_t i;
+
+    if (st_load_acquire_32(&h->fail_state) == ST_FAIL_PUBLISHED) { /* pairs with st_group_fail */
+        r->phase = h->fail_phase;
+        r->failed_number = h->fail_number;
+        r->failed_desc = h->fail_desc;
+        r->failed_by = h->fail_by < g->n ? h->fail_by : 0;
+        for (i = 0; i < ST_MASK_WORDS; i++)
+            r->mask[i] = h->fail_mask[i];
+    }
+    return status;
+}
+
+/* Gives an operation up in which this member's buffers may be in use. */
+static inline int st_request_abort(struct st_group *g, struct st_request *r, int status, uint32_t phase)
+{
+    uint64_t mask[ST_MASK_WORDS] = {0};
+
+    if (status != ST_EDEAD && status != ST_ETIMEOUT && status != ST_EINTR && status != ST_EBROKEN) {
+        st_mask_set(mask, g->me); /* trouble of our own: the others must hear of it */
+        st_group_fail(g, status, phase, r->desc, mask);
+    }
+    st_store_seqcst_64(&g->members[g->me].done, r->number); /* pairs with st_group_quiesce */
+    st_group_wake(g);
+    if (r->plan && !r->plan->mailbox)
+        r->nlate = st_group_quiesce(g, r->number, 500000000ull, r->late);
+    return st_request_failed(g, r, status);
+}
+
+static inline void st_request_publish(struct st_group *g, struct st_request *r)
+{
+    struct st_arrival *line = st_line(g, r->number, g->me);
+
+    line->desc = r->desc;
+    line->count = r->count;
+    if (r->payload > ST_INLINE_BYTES) {
+        memcpy(st_mailbox(g, r->number, g->me), r->src, r->payload);
+    } else if (r->payload) {
+        memcpy(line->u.data, r->src, r->payload);
+    } else {
+        line->u.at.src = (uint64_t)(uintptr_t)r->src;
+        line->u.at.out = (uint64_t)(uintptr_t)r->out;
+        line->u.at.log_head = st_log_head(g->ctx, g->ctx->rank);
+    }
+    st_group_arrive(g, r->number);
+}
+
+/* Where each member's buffers are, from the lines just read. */
+static inline void st_request_bases(struct st_group *g, struct st_request *r)
+{
+    uint32_t j;
+
+    for (j = 0; j < g->n; j++) {
+        struct st_arrival *line = st_line(g, r->number, j);
+        struct st_base *b = &g->bases[j];
+
+        if (r->plan->mailbox) {
+            /* What fits the line is in the line: the plan tells, alike on all. */
+            b->va[ST_BUF_SRC] = r->plan->mail_bytes <= ST_INLINE_BYTES
+                                    ? (uint64_t)(uintptr_t)line->u.data
+                                    : (uint64_t)(uintptr_t)st_mailbox(g, r->number, j);
+            b->va[ST_BUF_OUT] = 0;
+        } else {
+            b->va[ST_BUF_SRC] = line->u.at.src;
+            b->va[ST_BUF_OUT] = line->u.at.out;
+        }
+        b->va[ST_BUF_SCRATCH] = 0;
+    }
+    g->bases[g->me].va[ST_BUF_OUT] = (uint64_t)(uintptr_t)r->out;
+    g->bases[g->me].va[ST_BUF_SCRATCH] = (uint64_t)(uintptr_t)r->scratch;
+}
+
+static inline int st_request_fence(struct st_group *g, struct st_request *r)
+{
+    uint32_t j;
+    int rc = ST_OK;
+
+    for (j = 0; j < g->n && rc == ST_OK; j++)
+        if (j != g->me)
+            rc = st_shadow_follow(g->ctx, g->ranks[j], st_line(g, r->number, j)->u.at.log_head);
+    return rc;
+}
+
+static inline int st_request_run(struct st_group *g, struct st_request *r)
+{
+    const struct st_plan *p = r->plan;
+    void *space[2 * ST_EXEC_OPERANDS], *large[2 * ST_MAX_DIES], **at;
+    int rc;
+
+    at = p->max_operands <= ST_EXEC_OPERANDS ? space : large;
+    st_request_bases(g, r);
+    if (!p->mailbox) {
+        rc = st_group_begin(g, r->number);
+        if (rc != ST_OK)
+            return rc;
+    }
+    return st_exec(g, p, r->number, at);
+}
+
+/* Runs one operation.  The caller holds g->lock.  ST_EMISMATCH leaves the
+ * group in step: nothing was touched, and the lines of this number stay
+ * readable until this member's next operation. */
+static inline int st_collective(struct st_group *g, struct st_request *r)
+{
+    int rc = st_group_failed(g);
+
+    if (rc != ST_OK) {
+        r->number = g->number + 1;
+        return st_request_failed(g, r, rc);
+    }
+    r->number = ++g->number;
+    g->ctx->count.operations++;
+    if (g->n == 1) {
+        if (r->solo && r->src != r->out) /* with one member every operation is a copy */
+            st_copy(r->out, r->src, r->solo, 0);
+        return ST_OK;
+    }
+    st_wait_begin(&g->waiter, &g->policy, &g->header->wake_word, &g->header->sleepers, r->timeout_ns);
+    st_request_publish(g, r);
+    rc = st_group_wait_all(g, ST_PHASE_ARRIVAL, r->number);
+    if (rc != ST_OK) {
+        r->phase = ST_PHASE_ARRIVAL;
+        rc = st_request_abort(g, r, rc, ST_PHASE_ARRIVAL);
+        goto out;
+    }
+    rc = st_group_compare(g, r->number);
+    if (rc != ST_OK)
+        goto out;
+    if (r->fence)
+        rc = st_request_fence(g, r);
+    if (rc == ST_OK && r->plan)
+        rc = st_request_run(g, r);
+    if (rc != ST_OK) {
+        r->err = errno;
+        rc = st_request_abort(g, r, rc, ST_PHASE_EXECUTION);
+        goto out;
+    }
+    if (r->plan && r->plan->needs_done) {
+        rc = st_group_complete(g, r->number);
+        if (rc != ST_OK)
+            rc = st_request_abort(g, r, rc, ST_PHASE_COMPLETION);
+    }
+out:
+    st_wait_end(&g->waiter);
+    return rc;
+}
+
+#endif

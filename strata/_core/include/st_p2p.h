@@ -1,0 +1,357 @@
+/* Point to point: send and receive with tags.
+ *
+ * Small messages travel in the channel's slots; a sender of a large one posts
+ * its address and the receiver pulls.  Both sides are small state machines
+ * that a caller drives with st_p2p_progress() until it does not say ST_AGAIN;
+ * so one thread can drive many, in any order.
+ */
+#ifndef ST_P2P_H
+#define ST_P2P_H
+
+#include "st_copy.h"
+#include "st_group.h"
+
+/* A message taken out of the channel before anybody asked for it. */
+struct st_unexpected {
+    struct st_unexpected *next;
+    struct st_message m;
+    uint8_t data[];
+};
+
+struct st_p2p {
+    uint64_t head;               /* messages sent to this peer */
+    struct st_unexpected *first; /* from this peer, oldest first */
+    struct st_unexpected **last; /* NULL: not used yet */
+    uint64_t channel;            /* address of the incoming channel, once checked */
+};
+
+enum st_p2p_state { ST_P2P_NEW = 0, ST_P2P_POSTED = 1, ST_P2P_MATCHED = 2, ST_P2P_DONE = 3 };
+
+struct st_transfer {
+    uint32_t receive;
+    uint32_t peer;
+    uint32_t state;
+    int err;
+    int64_t tag;
+    uint64_t desc;
+    uint64_t count;
+    uint64_t bytes;
+    void *buf;
+    uint64_t seq;
+    struct st_message m;           /* receive: what matched; send: the receiver's wish if refused */
+    struct st_unexpected *matched; /* receive: if it came from the list */
+};
+
+static inline struct st_channel *st_channel_at(uint64_t va) { return (struct st_channel *)(uintptr_t)va; }
+
+static inline uint64_t *st_channel_word(struct st_group *g, uint32_t from, uint32_t to)
+{
+    return &g->channels[(uint64_t)from * g->n + to];
+}
+
+/* Publishes a zeroed channel to dst in this die's memory. */
+static inline void st_channel_open(struct st_group *g, uint32_t dst, uint64_t va)
+{
+    st_channel_at(va)->magic = ST_MAGIC;
+    st_store_seqcst_64(st_channel_word(g, g->me, dst), va); /* pairs with st_channel_from */
+    st_group_wake(g);
+}
+
+/* The incoming channel from src; NULL: it has not sent anything yet. */
+static inline struct st_channel *st_channel_from(struct st_group *g, uint32_t src, int *rc)
+{
+    struct st_p2p *p = &g->p2p[src];
+    uint64_t va;
+
+    if (p->channel)
+        return st_channel_at(p->channel);
+    va = st_load_acquire_64(st_channel_word(g, src, g->me)); /* pairs with st_channel_open */
+    if (!va)
+        return NULL;
+    if (st_owner(g->ctx, va) != (int64_t)g->ranks[src] || va % ST_LINE) {
+        *rc = ST_ECORRUPT;
+        return NULL;
+    }
+    *rc = st_ensure_mapped(g->ctx, va, sizeof(struct st_channel));
+    if (*rc != ST_OK)
+        return NULL;
+    if (st_channel_at(va)->magic != ST_MAGIC) {
+        *rc = ST_ECORRUPT;
+        return NULL;
+    }
+    p->channel = va;
+    return st_channel_at(va);
+}
+
+static inline void st_unexpected_push(struct st_p2p *p, struct st_unexpected *u)
+{
+    u->next = NULL;
+    if (!p->last)
+        p->last = &p->first;
+    *p->last = u;
+    p->last = &u->next;
+}
+
+/* Keeps a message for later; data NULL: its bytes stay with the sender. */
+static inline int st_unexpected_keep(struct st_group *g, uint32_t src, const struct st_message *m,
+                                     const void *data)
+{
+    struct st_unexpected *u = g->alloc(sizeof *u + (data ? m->bytes : 0));
+
+    if (!u) {
+        errno = ENOMEM;
+        return ST_ESYS;
+    }
+    u->m = *m;
+    if (data)
+        memcpy(u->data, data, m->bytes);
+    st_unexpected_push(&g->p2p[src], u);
+    return ST_OK;
+}
+
+/* ---- send ---------------------------------------------------------------------- */
+
+static inline int st_send_self(struct st_group *g, struct st_transfer *t)
+{
+    struct st_message m = {0, t->desc, t->count, t->bytes, 0, t->tag, ST_MSG_EAGER, 0, 0};
+
+    t->state = ST_P2P_DONE;
+    return st_unexpected_keep(g, g->me, &m, t->buf ? t->buf : "");
+}
+
+static inline int st_send_post(struct st_group *g, struct st_transfer *t)
+{
+    struct st_p2p *p = &g->p2p[t->peer];
+    struct st_channel *c = st_channel_at(st_load_relaxed_64(st_channel_word(g, g->me, t->peer)));
+    uint32_t i = (uint32_t)(p->head % ST_CHANNEL_SLOTS);
+    struct st_message *m = &c->slot[i];
+    uint64_t ack;
+
+    if (p->head - st_load_acquire_64(&c->tail) >= ST_CHANNEL_SLOTS) /* pairs with st_recv_take */
+        return ST_AGAIN;
+    ack = st_load_acquire_64(&c->reply[i].ack); /* pairs with st_recv_finish */
+    if (m->seq && m->kind == ST_MSG_RENDEZVOUS &&
+        ((ack & 255) == ST_ACK_POSTED || (ack & 255) == ST_ACK_CLAIMED))
+        return ST_AGAIN; /* the slot's earlier message is still being pulled */
+    m->desc = t->desc;
+    m->count = t->count;
+    m->bytes = t->bytes;
+    m->tag = t->tag;
+    m->va = (uint64_t)(uintptr_t)t->buf;
+    m->kind = t->bytes <= ST_EAGER_BYTES ? ST_MSG_EAGER : ST_MSG_RENDEZVOUS;
+    t->seq = ++p->head;
+    if (m->kind == ST_MSG_EAGER) {
+        if (t->bytes)
+            memcpy(c->eager[i], t->buf, t->bytes);
+        t->state = ST_P2P_DONE;
+    } else {
+        st_store_relaxed_64(&c->reply[i].ack, t->seq << 8 | ST_ACK_POSTED);
+        t->state = ST_P2P_POSTED;
+    }
+    st_store_seqcst_64(&m->seq, t->seq); /* pairs with st_recv_take */
+    st_group_wake(g);
+    return t->state == ST_P2P_DONE ? ST_OK : ST_AGAIN;
+}
+
+static inline int st_send_acked(struct st_group *g, struct st_transfer *t)
+{
+    struct st_channel *c = st_channel_at(st_load_relaxed_64(st_channel_word(g, g->me, t->peer)));
+    struct st_reply *r = &c->reply[(t->seq - 1) % ST_CHANNEL_SLOTS];
+    uint64_t ack = st_load_acquire_64(&r->ack); /* pairs with st_recv_finish */
+
+    if (ack == (t->seq << 8 | ST_ACK_POSTED) || ack == (t->seq << 8 | ST_ACK_CLAIMED))
+        return ST_AGAIN;
+    t->state = ST_P2P_DONE;
+    if (ack == (t->seq << 8 | ST_ACK_REFUSED)) {
+        t->m.desc = r->desc;
+        t->m.count = r->count;
+        return ST_EMISMATCH;
+    }
+    if (ack == (t->seq << 8 | ST_ACK_FAILED))
+        return ST_EREG;
+    return ack == (t->seq << 8 | ST_ACK_DONE) ? ST_OK : ST_ECORRUPT;
+}
+
+/* ---- receive ------------------------------------------------------------------------ */
+
+static inline int st_recv_listed(struct st_group *g, struct st_transfer *t)
+{
+    struct st_p2p *p = &g->p2p[t->peer];
+    struct st_unexpected **at, *u;
+
+    for (at = &p->first; (u = *at) != NULL; at = &u->next) {
+        if (u->m.tag != t->tag)
+            continue;
+        *at = u->next;
+        if (p->last == &u->next)
+            p->last = at;
+        t->m = u->m;
+        t->matched = u;
+        return 1;
+    }
+    return 0;
+}
+
+/* Takes messages out of the slots until one matches.  Its eager bytes are
+ * copied at once, since the slot is the sender's again afterwards. */
+static inline int st_recv_take(struct st_group *g, struct st_transfer *t)
+{
+    int rc = ST_OK;
+    struct st_channel *c = st_channel_from(g, t->peer, &rc);
+    uint64_t tail;
+
+    if (!c)
+        return rc == ST_OK ? ST_AGAIN : rc;
+    for (;;) {
+        struct st_message m;
+        uint32_t i;
+        int mine;
+
+        tail = st_load_relaxed_64(&c->tail);
+        i = (uint32_t)(tail % ST_CHANNEL_SLOTS);
+        if (st_load_acquire_64(&c->slot[i].seq) != tail + 1) /* pairs with st_send_post */
+            return ST_AGAIN;
+        m = c->slot[i];
+        if ((m.kind != ST_MSG_EAGER && m.kind != ST_MSG_RENDEZVOUS) ||
+            (m.kind == ST_MSG_EAGER && m.bytes > ST_EAGER_BYTES))
+            return ST_ECORRUPT;
+        mine = m.tag == t->tag;
+        if (mine) {
+            t->m = m;
+            if (m.kind == ST_MSG_EAGER && m.bytes == t->bytes && m.bytes)
+                memcpy(t->buf, c->eager[i], m.bytes);
+        } else {
+            rc = st_unexpected_keep(g, t->peer, &m, m.kind == ST_MSG_EAGER ? c->eager[i] : NULL);
+            if (rc != ST_OK)
+                return rc;
+        }
+        st_store_seqcst_64(&c->tail, tail + 1); /* pairs with st_send_post */
+        st_group_wake(g);
+        if (mine)
+            return ST_OK;
+    }
+}
+
+/* The matched message's bytes, and the answer to its sender. */
+static inline int st_recv_finish(struct st_group *g, struct st_transfer *t)
+{
+    int ok = t->m.desc == t->desc && t->m.count == t->count && t->m.bytes == t->bytes;
+    int rc = ok ? ST_OK : ST_EMISMATCH;
+    struct st_reply *r;
+
+    t->state = ST_P2P_DONE;
+    if (t->m.kind == ST_MSG_EAGER) {
+        if (t->matched && ok && t->bytes)
+            memcpy(t->buf, t->matched->data, t->bytes);
+        goto out;
+    }
+    r = &st_channel_at(g->p2p[t->peer].channel)->reply[(t->m.seq - 1) % ST_CHANNEL_SLOTS];
+    if (!st_cas_acq_rel_64(&r->ack, t->m.seq << 8 | ST_ACK_POSTED, /* pairs with st_send_cancel */
+                           t->m.seq << 8 | ST_ACK_CLAIMED)) {
+        t->state = ST_P2P_NEW; /* cancelled: as if it had never been sent */
+        rc = ST_AGAIN;
+        goto out;
+    }
+    if (ok) {
+        rc = st_ensure_mapped(g->ctx, t->m.va, t->bytes);
+        if (rc == ST_OK)
+            st_copy(t->buf, (const void *)(uintptr_t)t->m.va, t->bytes, t->bytes >= (4u << 20));
+    }
+    r->desc = t->desc;
+    r->count = t->count;
+    st_store_seqcst_64(&r->ack, t->m.seq << 8 | (rc == ST_OK ? ST_ACK_DONE /* pairs with st_send_acked */
+                                                 : ok        ? ST_ACK_FAILED
+                                                             : ST_ACK_REFUSED));
+    st_group_wake(g);
+out:
+    if (t->matched) {
+        g->release(t->matched);
+        t->matched = NULL;
+    }
+    return rc;
+}
+
+/* ---- driving ---------------------------------------------------------------------------- */
+
+/* One step.  ST_AGAIN: not done yet; anything else is the transfer's result. */
+static inline int st_p2p_progress(struct st_group *g, struct st_transfer *t)
+{
+    int rc;
+
+    if (t->state == ST_P2P_NEW) {
+        pthread_mutex_lock(&g->p2p_lock);
+        if (!t->receive) {
+            rc = t->peer == g->me ? st_send_self(g, t) : st_send_post(g, t);
+        } else {
+            rc = st_recv_listed(g, t) ? ST_OK : t->peer == g->me ? ST_AGAIN : st_recv_take(g, t);
+            if (rc == ST_OK)
+                t->state = ST_P2P_MATCHED;
+        }
+        pthread_mutex_unlock(&g->p2p_lock);
+        if (rc != ST_OK || !t->receive)
+            return rc;
+    }
+    return t->receive ? st_recv_finish(g, t) : st_send_acked(g, t);
+}
+
+/* Takes back a send that nobody has answered.  ST_AGAIN: the receiver is
+ * reading it just now; drive it on until it is done. */
+static inline int st_send_cancel(struct st_group *g, struct st_transfer *t)
+{
+    struct st_reply *r;
+
+    if (t->receive || t->state != ST_P2P_POSTED)
+        return ST_OK;
+    r = &st_channel_at(*st_channel_word(g, g->me, t->peer))->reply[(t->seq - 1) % ST_CHANNEL_SLOTS];
+    return st_cas_acq_rel_64(&r->ack, t->seq << 8 | ST_ACK_POSTED, /* pairs with st_recv_finish */
+                             t->seq << 8 | ST_ACK_CANCELLED)
+               ? ST_OK
+               : ST_AGAIN;
+}
+
+/* Nothing is to be hoped for from the peer: it is dead and has left nothing. */
+static inline int st_p2p_look(struct st_group *g, struct st_transfer *t)
+{
+    int rc = st_group_failed(g);
+
+    if (rc != ST_OK)
+        return rc;
+    if (t->peer == g->me || st_die_alive(g->ctx, g->ranks[t->peer]))
+        return ST_AGAIN;
+    rc = st_p2p_progress(g, t); /* what it sent before it died counts */
+    return rc == ST_AGAIN ? ST_EDEAD : rc;
+}
+
+/* Drives one transfer to its end. */
+static inline int st_p2p_run(struct st_group *g, struct st_transfer *t, uint64_t timeout_ns)
+{
+    struct st_waiter w;
+    int rc, why;
+
+    st_wait_begin(&w, &g->ctx->wait, &g->header->wake_word, &g->header->sleepers, timeout_ns);
+    while ((rc = st_p2p_progress(g, t)) == ST_AGAIN) {
+        why = st_wait_step(&w);
+        if (why == ST_OK)
+            continue;
+        rc = st_p2p_look(g, t);
+        if (rc != ST_AGAIN)
+            break;
+        if (why == ST_ETIMEOUT || why == ST_EINTR) {
+            rc = why;
+            if (st_send_cancel(g, t) == ST_OK)
+                break;
+            while ((why = st_p2p_progress(g, t)) == ST_AGAIN &&
+                   st_die_alive(g->ctx, g->ranks[t->peer]))
+                sched_yield(); /* the receiver is copying: that ends */
+            rc = why == ST_AGAIN ? ST_EDEAD : rc;
+            break;
+        }
+    }
+    if (rc == ST_EDEAD || rc == ST_EBROKEN)
+        (void)st_send_cancel(g, t);
+    t->err = errno;
+    st_wait_end(&w);
+    return rc;
+}
+
+#endif

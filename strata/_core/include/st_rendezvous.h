@@ -1,0 +1,169 @@
+/* How the members of a new group find its memory: the first member allocates
+ * it and publishes the address in its own table under a key that all compute.
+ */
+#ifndef ST_RENDEZVOUS_H
+#define ST_RENDEZVOUS_H
+
+#include "st_group.h"
+
+static inline struct st_rendezvous *st_rendezvous_table(struct st_ctx *ctx, uint32_t die)
+{
+    return ctx->rendezvous + (uint64_t)die * ST_RENDEZVOUS_SLOTS;
+}
+
+/* A slot of this die that nobody will read any more; NULL: none yet. */
+static inline struct st_rendezvous *st_rendezvous_free(struct st_ctx *ctx)
+{
+    struct st_rendezvous *s = st_rendezvous_table(ctx, ctx->rank);
+    uint32_t i;
+
+    for (i = 0; i < ST_RENDEZVOUS_SLOTS; i++)
+        if (!st_load_relaxed_64(&s[i].state) ||
+            st_load_acquire_64(&s[i].attached) >= s[i].readers) /* pairs with st_rendezvous_find */
+            return &s[i];
+    return NULL;
+}
+
+/* Publishes a group's memory (va 0: it failed with status).  ST_ETIMEOUT: 64
+ * groups wait for members that do not come. */
+static inline int st_rendezvous_publish(struct st_ctx *ctx, const uint64_t key[2], uint64_t va,
+                                        uint64_t bytes, int status, uint32_t readers,
+                                        uint64_t timeout_ns)
+{
+    struct st_rendezvous *slot;
+    struct st_waiter w;
+    int rc = ST_OK;
+
+    if (!readers)
+        return ST_OK;
+    st_wait_begin(&w, &ctx->wait, &ctx->header->wake_word, &ctx->header->sleepers, timeout_ns);
+    while ((slot = st_rendezvous_free(ctx)) == NULL && (rc == ST_OK || rc == ST_AGAIN))
+        rc = st_wait_step(&w);
+    st_wait_end(&w);
+    if (!slot)
+        return rc;
+    st_store_relaxed_64(&slot->state, 0);
+    st_fence_seqcst();
+    slot->key[0] = key[0];
+    slot->key[1] = key[1];
+    slot->va = va;
+    slot->bytes = bytes;
+    slot->status = (uint64_t)status;
+    slot->readers = readers;
+    st_store_relaxed_64(&slot->attached, 0);
+    st_store_seqcst_64(&slot->state, 1); /* pairs with st_rendezvous_find */
+    st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
+    return ST_OK;
+}
+
+/* Waits for a group's memory.  ST_EDEAD: the leader died first. */
+static inline int st_rendezvous_find(struct st_ctx *ctx, uint32_t leader, const uint64_t key[2],
+                                     uint64_t timeout_ns, uint64_t *va, uint64_t *bytes)
+{
+    struct st_rendezvous *s = st_rendezvous_table(ctx, leader);
+    struct st_waiter w;
+    uint32_t i;
+    int rc = ST_OK, dead = 0;
+
+    st_wait_begin(&w, &ctx->wait, &ctx->header->wake_word, &ctx->header->sleepers, timeout_ns);
+    for (;;) {
+        for (i = 0; i < ST_RENDEZVOUS_SLOTS; i++)
+            if (st_load_acquire_64(&s[i].state) == 1 && /* pairs with st_rendezvous_publish */
+                s[i].key[0] == key[0] && s[i].key[1] == key[1])
+                goto found;
+        if (dead || rc == ST_ETIMEOUT || rc == ST_EINTR)
+            break;
+        rc = st_wait_step(&w);
+        if (rc == ST_AGAIN)
+            dead = !st_die_alive(ctx, leader); /* one more look at what it left */
+    }
+    st_wait_end(&w);
+    return dead ? ST_EDEAD : rc;
+found:
+    st_wait_end(&w);
+    *va = s[i].va;
+    *bytes = s[i].bytes;
+    rc = s[i].va ? ST_OK : (int)s[i].status;
+    st_add_seqcst_64(&s[i].attached, 1); /* pairs with st_rendezvous_free */
+    st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
+    if (rc == ST_OK && st_owner(ctx, *va) != (int64_t)leader)
+        rc = ST_ECORRUPT;
+    return rc;
+}
+
+/* What a member that closes a group says in its `left` word. */
+enum st_left {
+    ST_LEFT_CLOSED = 1, /* it sends and receives no more */
+    ST_LEFT_GONE = 2    /* it does not look at the group's memory any more */
+};
+
+static inline void st_group_leave(struct st_group *g, uint64_t how)
+{
+    st_store_release_64(&g->members[g->me].left, how); /* pairs with st_group_deserted */
+}
+
+/* Has every other member gone that far, or died? */
+static inline int st_group_deserted(struct st_group *g, uint64_t how)
+{
+    uint32_t j;
+
+    for (j = 0; j < g->n; j++)
+        if (j != g->me && st_load_acquire_64(&g->members[j].left) < how && /* pairs with st_group_leave */
+            st_die_alive(g->ctx, g->ranks[j]))
+            return 0;
+    return 1;
+}
+
+/* ---- shrink ------------------------------------------------------------------------- */
+
+/* Waits until every member has called shrink() for the round-th time or is
+ * dead.  *mask: those that called; the same on all survivors, since a call
+ * stays visible after death and a dead member cannot call any more. */
+static inline int st_group_survivors(struct st_group *g, uint64_t round, uint64_t timeout_ns,
+                                     uint64_t *mask, uint64_t *missing)
+{
+    struct st_waiter w;
+    uint32_t j;
+    int rc = ST_OK, alive;
+
+    memset(mask, 0, ST_MASK_WORDS * 8);
+    memset(missing, 0, ST_MASK_WORDS * 8);
+    st_store_seqcst_64(&g->members[g->me].shrink, round); /* pairs with the loads below */
+    st_group_wake(g);
+    st_wait_begin(&w, &g->ctx->wait, &g->header->wake_word, &g->header->sleepers, timeout_ns);
+    for (j = 0; j < g->n && (rc == ST_OK || rc == ST_AGAIN); j++) {
+        for (;;) {
+            alive = rc != ST_AGAIN || st_die_alive(g->ctx, g->ranks[j]);
+            if (st_load_acquire_64(&g->members[j].shrink) >= round) { /* pairs with the store above */
+                st_mask_set(mask, j);
+                break;
+            }
+            if (!alive)
+                break;
+            rc = st_wait_step(&w);
+            if (rc != ST_OK && rc != ST_AGAIN) {
+                st_mask_set(missing, j);
+                break;
+            }
+        }
+        rc = rc == ST_AGAIN ? ST_OK : rc;
+    }
+    st_wait_end(&w);
+    return rc;
+}
+
+/* ---- for error texts -------------------------------------------------------------- */
+
+static inline uint8_t *st_world_memory(struct st_ctx *ctx)
+{
+    return ctx->control + ctx->header->world_off;
+}
+
+static inline void st_line_read(const struct st_group *g, uint64_t number, uint32_t member,
+                                uint64_t *desc, uint64_t *count)
+{
+    *desc = st_line(g, number, member)->desc;
+    *count = st_line(g, number, member)->count;
+}
+
+#endif

@@ -1,0 +1,264 @@
+/* Asynchronous operations: a thread that runs collectives in the order they
+ * were started, or drives point-to-point transfers side by side.
+ *
+ * A group has at most one of each; they are made at first use and sleep when
+ * there is nothing to do.  They know no Python.
+ */
+#ifndef ST_WORKER_H
+#define ST_WORKER_H
+
+#include "st_collective.h"
+#include "st_p2p.h"
+
+enum st_item_state { ST_ITEM_QUEUED = 0, ST_ITEM_DONE = 1 };
+
+/* One asynchronous operation.  Owned by the caller; must stay put until done. */
+struct st_item {
+    struct st_item *next;
+    uint32_t state; /* the commit word */
+    uint32_t wake_word;
+    uint32_t sleepers;
+    int status;
+    uint64_t deadline_ns; /* transfers; 0: none */
+    struct st_request request;
+    struct st_transfer transfer;
+};
+
+struct st_worker {
+    struct st_group *group;
+    uint32_t transfers; /* drives transfers, instead of running collectives */
+    uint32_t started;
+    uint32_t stop;
+    uint32_t outstanding; /* items that are not done */
+    struct st_item *first;
+    struct st_item **last;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    pthread_t thread;
+};
+
+/* Nonzero: the thread must end. */
+static int st_worker_stopping(void *arg)
+{
+    return st_load_acquire_32(&((struct st_worker *)arg)->stop) != 0; /* pairs with st_worker_stop */
+}
+
+static inline void st_item_finish(struct st_worker *w, struct st_item *item, int status)
+{
+    item->status = status;
+    st_add_acq_rel_32(&w->outstanding, (uint32_t)-1); /* pairs with st_worker_idle */
+    st_store_seqcst_32(&item->state, ST_ITEM_DONE); /* pairs with st_item_done */
+    st_wake(&item->wake_word, &item->sleepers);
+}
+
+static inline int st_item_done(const struct st_item *item)
+{
+    return st_load_acquire_32(&item->state) == ST_ITEM_DONE; /* pairs with st_item_finish */
+}
+
+static inline int st_worker_idle(const struct st_worker *w)
+{
+    return st_load_acquire_32(&w->outstanding) == 0; /* pairs with st_item_finish */
+}
+
+/* The next item, or NULL at the end.  Without wait, NULL if there is none. */
+static inline struct st_item *st_worker_next(struct st_worker *w, int wait)
+{
+    struct st_item *item = NULL;
+
+    pthread_mutex_lock(&w->lock);
+    while (wait && !w->first && !w->stop)
+        pthread_cond_wait(&w->more, &w->lock);
+    if (w->first) {
+        item = w->first;
+        w->first = item->next;
+        if (!w->first)
+            w->last = &w->first;
+        item->next = NULL;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return item;
+}
+
+/* Takes the group for a collective; others wait their turn. */
+static inline int st_group_acquire(struct st_group *g, const struct st_wait_policy *policy,
+                                   uint64_t timeout_ns)
+{
+    struct st_waiter w;
+    int rc = ST_OK;
+
+    if (pthread_mutex_trylock(&g->lock) != 0) {
+        st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
+        while (pthread_mutex_trylock(&g->lock) != 0) {
+            rc = st_wait_step(&w);
+            if (rc == ST_ETIMEOUT || rc == ST_EINTR)
+                break;
+            rc = ST_OK;
+        }
+        st_wait_end(&w);
+        if (rc != ST_OK)
+            return rc;
+    }
+    g->policy = *policy;
+    return ST_OK;
+}
+
+static inline void st_group_release(struct st_group *g) { pthread_mutex_unlock(&g->lock); }
+
+static inline void st_worker_collectives(struct st_worker *w, const struct st_wait_policy *policy)
+{
+    struct st_item *item;
+    int rc;
+
+    while ((item = st_worker_next(w, 1)) != NULL) {
+        rc = st_worker_stopping(w) ? ST_EINTR : st_group_acquire(w->group, policy, item->request.timeout_ns);
+        if (rc == ST_OK) {
+            rc = st_collective(w->group, &item->request);
+            st_group_release(w->group);
+        }
+        st_item_finish(w, item, rc);
+    }
+}
+
+/* One look at a transfer; ST_AGAIN: it goes on. */
+static inline int st_worker_drive(struct st_worker *w, struct st_item *item, int look)
+{
+    struct st_transfer *t = &item->transfer;
+    int rc = st_p2p_progress(w->group, t);
+
+    if (rc != ST_AGAIN || !look)
+        return rc;
+    rc = st_p2p_look(w->group, t);
+    if (rc == ST_AGAIN && item->deadline_ns && st_now_ns() >= item->deadline_ns)
+        rc = ST_ETIMEOUT;
+    if (rc == ST_AGAIN && st_worker_stopping(w))
+        rc = ST_EINTR;
+    if (rc != ST_AGAIN && t->state == ST_P2P_POSTED && st_send_cancel(w->group, t) == ST_AGAIN &&
+        st_die_alive(w->group->ctx, w->group->ranks[t->peer]))
+        return ST_AGAIN; /* the receiver is copying: that ends */
+    return rc;
+}
+
+static inline void st_worker_transfers(struct st_worker *w, const struct st_wait_policy *policy)
+{
+    struct st_group_header *h = w->group->header;
+    struct st_item *pending = NULL, **at, *item;
+    struct st_waiter waiter;
+    int look = 0, moved, rc;
+
+    st_wait_begin(&waiter, policy, &h->wake_word, &h->sleepers, 0);
+    for (;;) {
+        for (at = &pending; *at; at = &(*at)->next) {
+        }
+        while ((item = st_worker_next(w, pending == NULL)) != NULL) {
+            *at = item;
+            at = &item->next;
+        }
+        if (!pending)
+            break; /* stopped, and nothing left */
+        moved = 0;
+        for (at = &pending; (item = *at) != NULL;) {
+            rc = st_worker_drive(w, item, look);
+            if (rc == ST_AGAIN) {
+                at = &item->next;
+                continue;
+            }
+            *at = item->next;
+            item->transfer.err = errno;
+            st_item_finish(w, item, rc);
+            moved = 1;
+        }
+        look = 0;
+        if (moved)
+            st_wait_again(&waiter);
+        else
+            look = st_wait_step(&waiter) != ST_OK;
+    }
+    st_wait_end(&waiter);
+}
+
+static void *st_worker_main(void *arg)
+{
+    struct st_worker *w = arg;
+    struct st_wait_policy policy = w->group->ctx->wait;
+
+    policy.poll = st_worker_stopping;
+    policy.arg = w;
+    if (w->transfers)
+        st_worker_transfers(w, &policy);
+    else
+        st_worker_collectives(w, &policy);
+    return NULL;
+}
+
+static inline int st_worker_init(struct st_worker *w, struct st_group *g, uint32_t transfers)
+{
+    memset(w, 0, sizeof *w);
+    w->group = g;
+    w->transfers = transfers;
+    w->last = &w->first;
+    return pthread_mutex_init(&w->lock, NULL) == 0 && pthread_cond_init(&w->more, NULL) == 0
+               ? ST_OK
+               : ST_ESYS;
+}
+
+/* Hands an item over.  ST_ESYS: no thread could be made. */
+static inline int st_worker_submit(struct st_worker *w, struct st_item *item)
+{
+    int err = 0;
+
+    item->next = NULL;
+    item->state = ST_ITEM_QUEUED;
+    pthread_mutex_lock(&w->lock);
+    if (!w->started) {
+        err = pthread_create(&w->thread, NULL, st_worker_main, w);
+        w->started = err == 0;
+    }
+    if (!err) {
+        st_add_acq_rel_32(&w->outstanding, 1); /* pairs with st_worker_idle */
+        *w->last = item;
+        w->last = &item->next;
+        pthread_cond_signal(&w->more);
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (w->transfers) { /* it may sleep on the group's word, with others pending */
+        st_fence_seqcst();
+        st_group_wake(w->group);
+    }
+    errno = err;
+    return err ? ST_ESYS : ST_OK;
+}
+
+/* Ends the thread.  What is queued ends with ST_EINTR. */
+static inline void st_worker_stop(struct st_worker *w)
+{
+    if (!w->started)
+        return;
+    pthread_mutex_lock(&w->lock);
+    st_store_seqcst_32(&w->stop, 1); /* pairs with st_worker_stopping */
+    pthread_cond_broadcast(&w->more);
+    pthread_mutex_unlock(&w->lock);
+    st_group_wake(w->group);
+    pthread_join(w->thread, NULL);
+    w->started = 0;
+}
+
+/* Waits for an item.  ST_ETIMEOUT, ST_EINTR: it goes on without the waiter. */
+static inline int st_item_wait(struct st_item *item, const struct st_wait_policy *policy,
+                               uint64_t timeout_ns)
+{
+    struct st_waiter w;
+    int rc = ST_OK;
+
+    st_wait_begin(&w, policy, &item->wake_word, &item->sleepers, timeout_ns);
+    while (!st_item_done(item)) {
+        rc = st_wait_step(&w);
+        if (rc == ST_ETIMEOUT || rc == ST_EINTR)
+            break;
+        rc = ST_OK;
+    }
+    st_wait_end(&w);
+    return rc;
+}
+
+#endif

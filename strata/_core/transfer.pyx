@@ -1,0 +1,92 @@
+"""Point to point: the front of send and recv."""
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memset
+
+from strata._core.abi cimport ST_OK, st_owner
+from strata._core.array cimport Array, look
+from strata._core.group cimport (
+    ST_DESC,
+    CoreGroup,
+    st_group,
+    st_now_ns,
+    st_transfer,
+    st_worker_idle,
+    st_worker_submit,
+)
+from strata._core.space cimport timeout_to_ns
+from strata._core.work cimport Work
+
+from strata import errors
+
+
+cdef extern from "st_p2p.h" nogil:
+    uint64_t ST_EAGER_BYTES
+    int st_p2p_run(st_group *g, st_transfer *t, uint64_t timeout_ns)
+
+
+cdef enum:
+    OP_SEND = 10
+
+
+cdef class Transfers(CoreGroup):
+    """send and recv.  Documented in Group (comm.py)."""
+
+    def send(self, x, dst, tag=0, *, timeout=None, async_op=False):
+        return self.start(False, x, dst, tag, timeout, async_op)
+
+    def recv(self, out, src, tag=0, *, timeout=None, async_op=False):
+        return self.start(True, out, src, tag, timeout, async_op)
+
+    cdef object start(self, bint receive, object array, object peer, object tag, object timeout,
+                      bint async_op):
+        cdef st_transfer t
+        cdef Array a
+        cdef Work work
+        cdef uint64_t ns
+        cdef int rc
+        cdef object temporary = array, result = array if receive else None
+        self.check_here()
+        look(array, &a)
+        if not 0 <= peer < self.size:
+            raise ValueError(f"{'src' if receive else 'dst'}={peer}: a number in the group, 0 to "
+                             f"{self.size - 1}, is expected")
+        if receive and not a.writeable:
+            raise ValueError("recv: the array is read-only")
+        if not a.contiguous or (not receive and a.nbytes > ST_EAGER_BYTES and peer != self.rank
+                                and st_owner(self.g.ctx, <uint64_t>a.data) < 0):
+            # A receiver may have any memory: it alone writes there.
+            temporary = self._temporary(array, receive)
+            look(temporary, &a)
+        ns = timeout_to_ns(timeout, self.context.config.timeout)
+        memset(&t, 0, sizeof(t))
+        t.receive = receive
+        t.peer = peer
+        t.tag = tag
+        t.desc = ST_DESC(OP_SEND, 0, a.dtype, 0, 0)
+        t.count = a.count
+        t.bytes = a.nbytes
+        t.buf = a.data
+        if not receive:
+            self.open_channel(t.peer)
+        if async_op or not st_worker_idle(&self.transfers):
+            work = Work.__new__(Work)
+            work.group = self
+            work.keep = temporary
+            work.transfer = True
+            work.result = result
+            if receive and temporary is not array:
+                work.copyback = (array, temporary)
+            work.item.transfer = t
+            work.item.deadline_ns = st_now_ns() + ns if ns else 0
+            if st_worker_submit(&self.transfers, &work.item) != ST_OK:
+                raise errors.HostError("no thread could be made for asynchronous operations")
+            self._works.add(work)
+            return work if async_op else work.wait()
+        with nogil:
+            rc = st_p2p_run(&self.g, &t, ns)
+        if rc != ST_OK:
+            self.transfer_failed(rc, &t)
+        if receive and temporary is not array:
+            array[...] = temporary
+        return result

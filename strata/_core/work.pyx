@@ -1,0 +1,97 @@
+"""Work: the handle of an asynchronous operation."""
+
+from libc.string cimport memset
+
+import numpy as np
+
+from strata._core.abi cimport ST_EINTR, ST_ETIMEOUT, ST_OK
+from strata._core.group cimport CoreGroup, st_item_done, st_item_wait
+from strata._core.space cimport timeout_to_ns
+
+from strata import errors
+
+
+cdef extern from *:
+    """
+    static int st_raise_pending(void) { return PyErr_Occurred() ? -1 : 0; }
+    """
+    int st_raise_pending() except -1
+
+
+cdef class Work:
+    """An operation in progress, as ``async_op=True`` returns it.
+
+    It keeps the arrays it uses alive until it is done, whether anybody waits or not.
+    """
+
+    def __cinit__(self):
+        memset(&self.item, 0, sizeof(self.item))
+
+    def __init__(self):
+        raise TypeError("Work is what operations with async_op=True return")
+
+    def done(self):
+        """Whether the operation has ended, well or not.  Never waits."""
+        if not self.finished and st_item_done(&self.item):
+            self.settle()
+        return self.finished
+
+    def wait(self, timeout=None):
+        """Waits for the end and returns what the operation returns.
+
+        Raises the operation's error.  ``timeout`` (seconds; None: as long as the operation's
+        own deadline lets it live) bounds this wait alone: CollectiveTimeout is raised, and the
+        operation goes on.
+        """
+        cdef int rc
+        cdef unsigned long long ns = timeout_to_ns(float("inf") if timeout is None else timeout, 0.0)
+        self.group.check_here()
+        if not self.finished:
+            with nogil:
+                rc = st_item_wait(&self.item, &self.group.g.ctx.wait, ns)
+            if rc == ST_EINTR:
+                st_raise_pending()
+            if rc == ST_ETIMEOUT:
+                raise errors.CollectiveTimeout(
+                    f"the operation has not ended within {timeout} s; it goes on", group=self.group.name
+                )
+            self.settle()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+    def exception(self):
+        """The operation's error, or None: it went well, or has not ended."""
+        self.done()
+        return self.error
+
+    def deliver(self, destination, temporary, result):
+        """What wait() does besides: copies ``temporary`` to ``destination`` and returns ``result``.
+        For the fronts of operations that stage."""
+        self.copyback = (destination, temporary) if destination is not None else None
+        self.result = result
+        return self
+
+    cdef int settle(self) except -1:
+        """Takes the outcome over, once."""
+        if self.finished:
+            return 0
+        try:
+            if self.item.status != ST_OK:
+                if self.transfer:
+                    self.group.transfer_failed(self.item.status, &self.item.transfer)
+                else:
+                    self.group.failed(self.item.status, &self.item.request)
+            elif self.copyback is not None:
+                np.copyto(self.copyback[0], self.copyback[1])
+        except Exception as error:
+            self.error = error
+            self.result = None
+        self.finished = True
+        self.keep = self.copyback = None
+        self.group._works.discard(self)
+        return 0
+
+    def __repr__(self):
+        state = "running" if not self.done() else "failed" if self.error is not None else "done"
+        return f"<Work {state} of group {self.group.name}>"

@@ -1,0 +1,333 @@
+"""Group: the collectives users call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from strata import bootstrap, errors, failure, staging
+from strata._core import array as codes
+from strata._core.collective import OPERATIONS, REDOPS, Collectives
+from strata._core.group import PlanHandle
+from strata._core.memory import alloc_array
+from strata._core.space import Context
+from strata.plan.build import PlanCache
+from strata.plan.operations import sizes
+from strata.plan.select import choose
+from strata.plan.spec import Spec
+
+__all__ = ["Group", "world"]
+
+_OP = {name: code for code, name in enumerate(OPERATIONS)}
+_REDOP_NAMES = {code: name for name, code in REDOPS.items()}
+_HEADER = 48  # int64 words of scatter's header
+
+
+class Group(Collectives):
+    """Members that run collectives together, numbered 0 ... size - 1.
+
+    ``rank``   this die's number in the group
+    ``size``   members
+    ``ranks``  world ranks of the members, in the group's order
+    ``name``   "world", or how the group was made; the same on all members
+
+    All state is the group's own, so groups may overlap and be used in any order, as
+    long as the members of each group call its operations in one order.  A member
+    that waits in one thread does not hinder operations of other groups in other threads.
+    """
+
+    def __init__(self, context: Context, ranks: Iterable[int], name: str, key: bytes, timeout: float | None = None):
+        super().__init__(context, ranks, name, key, timeout)
+        self._key = key or bytes.fromhex(context.token)
+        self._calls: dict[Any, int] = {}
+        self._cache = PlanCache()
+
+    def __repr__(self) -> str:
+        return f"<strata.Group {self.name}: rank {self.rank} of {self.size}, world ranks {list(self.ranks)}>"
+
+    # ---- operations of several steps -----------------------------------------------
+
+    def scatter(self, src: np.ndarray | None, out: np.ndarray | None = None, root: int = 0, *,
+                timeout: float | None = None, async_op: bool = False,
+                algorithm: str | None = None, path: str | None = None) -> Any:  # fmt: skip
+        """Part i of the root's ``src`` (size equal parts along axis 0) goes to member i.
+
+        ``src`` counts on the root only and may be None elsewhere.  ``out``: the shape of a
+        part, (src.shape[0] // size, *src.shape[1:]), or src.shape[1:] if there is one row
+        each; None: allocated in the fabric.  Returns ``out``.  Raises CollectiveMismatch on
+        all members if the shapes do not agree.
+        """
+        if not 0 <= root < self.size:
+            raise ValueError(f"root={root}: a number in the group, 0 to {self.size - 1}, is expected")
+        self._check("scatter", algorithm, path)
+        if self.rank == root:
+            if src is None:
+                raise TypeError("scatter: src must be an array on the root")
+            out = staging.check_out(self, "scatter", src, out, -self.size)
+        elif out is not None and (not isinstance(out, np.ndarray) or not out.flags.writeable):
+            raise TypeError("scatter: out must be a writable numpy array or None")
+        table = self._headers(_OP["scatter"], root, out, timeout)
+        shape, dtype = _read_header(table[root])
+        if self.rank != root and out is None:
+            try:
+                out = alloc_array(self.context, shape, dtype, False)
+            except MemoryError:
+                self.abstain(timeout)
+                raise
+        return self.scatter_into(src if self.rank == root else None, out, root, timeout, async_op)
+
+    def _headers(self, op: int, root: int, out: np.ndarray | None, timeout: float | None) -> np.ndarray:
+        """What each member's part looks like; CollectiveMismatch if they do not agree with the root."""
+        record = np.zeros(_HEADER, np.int64)
+        if out is not None:
+            _write_header(record, out)
+        table = self.exchange(op, 0, root, record, timeout)
+        wanted = _read_header(table[root])
+        size = int(np.prod(wanted[0], dtype=object)) if wanted[0] else 1
+        bad = []
+        for member, row in enumerate(table):
+            if row[0]:
+                shape, dtype = _read_header(row)
+                if dtype != wanted[1] or (int(np.prod(shape, dtype=object)) if shape else 1) != size:
+                    bad.append((member, shape, dtype))
+        if bad:
+            text = "; ".join(f"rank {self.ranks[m]}: {d} of shape {s}" for m, s, d in bad)
+            raise errors.CollectiveMismatch(
+                f"scatter: the root's parts (rank {self.ranks[root]}) are {wanted[1]} of shape {wanted[0]}, but "
+                f"the outputs are: {text}", ranks=sorted(self.ranks), group=self.name, operation="scatter",
+            )  # fmt: skip
+        return table
+
+    def all_to_all_v(self, src: np.ndarray, send_counts: Iterable[int], out: np.ndarray | None = None,
+                     recv_counts: Iterable[int] | None = None, *, timeout: float | None = None,
+                     async_op: bool = False, algorithm: str | None = None, path: str | None = None) -> Any:  # fmt: skip
+        """``send_counts[i]`` rows of axis 0 of ``src``, packed in order, go to member i.
+
+        ``recv_counts``: rows that come from each member; None: they are exchanged (they
+        always are, since they are checked).  ``out``: at least as many rows as come, of
+        src's row shape and dtype; None: allocated in the fabric with just those.  Rows
+        beyond stay as they are.  Returns ``out``.  Counts that do not agree, an ``out``
+        that is too short, and rows that differ raise CollectiveMismatch on all members
+        before any byte moves.
+        """
+        self._check("all_to_all_v", algorithm, path)
+        send = self._row_counts("send_counts", send_counts)
+        recv = None if recv_counts is None else self._row_counts("recv_counts", recv_counts)
+        if not isinstance(src, np.ndarray) or src.ndim == 0:
+            raise TypeError("all_to_all_v: src must be a numpy array of at least one dimension")
+        if sum(send) > src.shape[0]:
+            raise ValueError(f"all_to_all_v: send_counts sum to {sum(send)}, but src has {src.shape[0]} rows")
+        self._check_rows(src, out)
+        row = int(np.prod(src.shape[1:], dtype=np.int64)) * src.dtype.itemsize
+        n = self.size
+        record = np.array([*send, *(recv or [-1] * n), row, -1 if out is None else out.shape[0]], np.int64)
+        code = codes.dtype_code(src.dtype)
+        table = self.exchange(_OP["all_to_all_v"], code, 0, record, timeout)
+        counts = table[:, :n]
+        self._check_counts(counts, table[:, n : 2 * n], table[:, 2 * n], table[:, 2 * n + 1])
+        total = int(counts[:, self.rank].sum())
+        try:
+            source, target = self._rows(src, out, total)
+            spec = Spec("all_to_all_v", itemsize=row, nranks=n, counts=counts)
+            plan = self._cache.get(spec, self.rank)
+            handle = PlanHandle(plan, n, 0, False, int(counts.sum()) * row >= 1 << 20)
+        except Exception:
+            self.abstain(timeout)
+            raise
+        result = target if out is None else out
+        done = self.run_plan(_OP["all_to_all_v"], handle, source, target, int(counts.sum()), timeout, async_op)
+        copy_back = out is not None and target is not out
+        if async_op:
+            return done.deliver(out[:total] if copy_back else None, target, result)
+        if copy_back:
+            out[:total] = target
+        return result
+
+    def _row_counts(self, name: str, values: Iterable[int]) -> list[int]:
+        counts = [int(v) for v in values]
+        if len(counts) != self.size or min(counts) < 0:
+            raise ValueError(f"{name}={counts}: {self.size} counts, none negative, are expected")
+        return counts
+
+    def _check_rows(self, src: np.ndarray, out: Any) -> None:
+        if out is None:
+            return
+        if not isinstance(out, np.ndarray) or out.dtype != src.dtype or out.shape[1:] != src.shape[1:] or not out.ndim:
+            raise ValueError(f"all_to_all_v: out must be a {src.dtype} array of rows of shape {src.shape[1:]}")
+        if not out.flags.writeable:
+            raise ValueError("all_to_all_v: the output array is read-only")
+        if np.shares_memory(src, out):
+            raise ValueError("all_to_all_v: input and output overlap; it cannot work in place")
+
+    def _rows(self, src: np.ndarray, out: np.ndarray | None, total: int) -> tuple[np.ndarray, np.ndarray]:
+        """Source and target as the executor takes them."""
+        if not src.flags.c_contiguous or (self.size > 1 and src.nbytes and self.context.owner(src.ctypes.data) < 0):
+            src = staging.fabric_copy(self, src)
+        if out is None:
+            out = alloc_array(self.context, (total, *src.shape[1:]), src.dtype, False)
+        elif not out.flags.c_contiguous:
+            out = np.empty((total, *src.shape[1:]), src.dtype)
+        return src, out
+
+    def _check_counts(self, sent: np.ndarray, asked: np.ndarray, rows: np.ndarray, room: np.ndarray) -> None:
+        bad = []
+        wrong = np.argwhere((asked >= 0) & (asked != sent.T))
+        for receiver, sender in wrong[:8]:
+            bad.append(f"rank {self.ranks[sender]} sends {sent[sender, receiver]} rows to rank {self.ranks[receiver]}, "
+                       f"which expects {asked[receiver, sender]}")  # fmt: skip
+        if (rows != rows[0]).any():
+            bad.append("rows have " + ", ".join(f"{b} bytes on rank {self.ranks[m]}" for m, b in enumerate(rows)))
+        for m, need in enumerate(sent.sum(axis=0)):
+            if 0 <= room[m] < need:
+                bad.append(f"rank {self.ranks[m]} receives {need} rows, but its out has {room[m]}")
+        if bad:
+            raise errors.CollectiveMismatch(
+                "the counts do not agree: " + "; ".join(bad),
+                ranks=sorted(self.ranks), group=self.name, operation="all_to_all_v", number=self.number,
+            )  # fmt: skip
+
+    # ---- groups ----------------------------------------------------------------------
+
+    def split(self, color: int | None, key: int = 0, *, timeout: float | None = None) -> Group | None:
+        """Members of one ``color`` form a group, ordered by ``key``, then by rank.
+
+        Called by all members; a color of None takes part and gets None.
+        """
+        call = self._count("split")
+        record = np.array([color is not None, 0 if color is None else color, key], np.int64)
+        table = self.exchange(_OP["all_gather"], 8, 0, record, timeout)
+        if color is None:
+            return None
+        members = [m for m in range(self.size) if table[m, 0] and table[m, 1] == color]
+        members.sort(key=lambda m: (int(table[m, 2]), m))
+        return self._form(members, ("split", call, int(color)), f"{self.name}.split{call}({color})", timeout)
+
+    def subgroup(self, ranks: Iterable[int], *, timeout: float | None = None) -> Group:
+        """A group of the members ``ranks`` (numbers in this group), in that order.
+
+        Called by those members only, with the same list.
+        """
+        members = [int(r) for r in ranks]
+        if len(set(members)) != len(members) or not members or not all(0 <= m < self.size for m in members):
+            raise ValueError(f"ranks={members}: distinct numbers from 0 to {self.size - 1} are expected")
+        if self.rank not in members:
+            raise ValueError(f"ranks={members} do not contain this member ({self.rank}); only members call subgroup")
+        what = ("subgroup", tuple(members))
+        call = self._count(what)
+        listed = ",".join(map(str, members[:8])) + (",..." if len(members) > 8 else "")
+        return self._form(members, (*what, call), f"{self.name}.subgroup({listed})#{call}", timeout)
+
+    def shrink(self, *, timeout: float | None = None) -> Group:
+        """After a failure: a working group of the members that are still alive, in order.
+
+        Called by all of them; waits for each to call or die.  CollectiveTimeout names those
+        that did neither.  If one dies meanwhile the new group may contain it, and its next
+        operation says so: call shrink() on that.
+        """
+        call = self._count("shrink")
+        members, missing = self.survivors(call, timeout)
+        if missing:
+            late = [self.ranks[m] for m in missing]
+            raise errors.CollectiveTimeout(
+                f"{failure.people(late)} neither called shrink() nor died",
+                ranks=late, group=self.name, operation="shrink",
+            )  # fmt: skip
+        return self._form(members, ("shrink", call, tuple(members)), f"{self.name}.shrink{call}", timeout)
+
+    def _count(self, what: Any) -> int:
+        self._calls[what] = self._calls.get(what, 0) + 1
+        return self._calls[what]
+
+    def _form(self, members: list[int], what: Any, name: str, timeout: float | None) -> Group:
+        digest = hashlib.blake2b(repr(what).encode(), key=self._key, digest_size=16).digest()
+        return type(self)(self.context, [self.ranks[m] for m in members], name, digest, timeout)
+
+    # ---- what the core asks of this class ------------------------------------------------
+
+    def _make_plan(self, *, operation: str, count: int, itemsize: int, dtype: int, redop: int, root: int,
+                   mode: str, in_place: bool) -> Any:  # fmt: skip
+        spec = Spec(operation, count, itemsize, dtype, redop, root, self.size, mode, None, in_place)
+        plan = self._cache.get(spec, self.rank)
+        limits = np.array([(*sizes(spec, m), 0) for m in range(self.size)], np.uint64)
+        if (plan.buffer_bytes > limits).any():
+            raise AssertionError(f"a plan for {spec} reaches beyond its buffers")
+        return plan
+
+    def _check(self, op: str, algorithm: str | None, path: str | None, src: Any = None, redop: str = "") -> None:
+        """Refuses what cannot be: before anything is started, on this die."""
+        choose(Spec(op, nranks=self.size), algorithm, path)
+        if src is not None and not codes.reducible(src.dtype, REDOPS[redop]):
+            good = [name for name, code in REDOPS.items() if codes.reducible(src.dtype, code)]
+            can = f"it takes {', '.join(good)}" if good else "this dtype can only be moved"
+            raise errors.UnsupportedType(f"{op}: op={redop!r} of {src.dtype} is not defined; {can}", operation=op)
+
+    def _failed(self, status: int, info: dict[str, Any]) -> None:
+        failure.raise_collective(self, status, info)
+
+    def _transfer_failed(self, status: int, info: dict[str, Any]) -> None:
+        failure.raise_transfer(self, status, info)
+
+    def _stage(self, op: int, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any, result: Any,
+               timeout: Any, async_op: bool, redop: int, root: int) -> Any:  # fmt: skip
+        return staging.run(self, OPERATIONS[op], stage_src, stage_out, mailbox, src, out, result, timeout, async_op,
+                           _REDOP_NAMES.get(redop), root)  # fmt: skip
+
+    def _temporary(self, a: np.ndarray, empty: bool) -> np.ndarray:
+        return np.empty(a.shape, a.dtype) if empty else staging.fabric_copy(self, a)
+
+    def _copy_of(self, a: np.ndarray) -> np.ndarray:
+        return staging.fabric_copy(self, a)
+
+    def _out_for(self, op: str, src: Any, out: Any, k: int) -> np.ndarray:
+        return staging.check_out(self, op, src, out, k)
+
+    def _bad_out(self, op: str, src: np.ndarray, out: np.ndarray, shape: tuple[int, ...]) -> None:
+        raise ValueError(f"{op}: out must be {src.dtype} of shape {shape}, not {out.dtype} of shape {out.shape}")
+
+    def _check_overlap(self, op: str, src: np.ndarray, out: np.ndarray) -> None:
+        staging.check_overlap(op, src, out, self.size, self.rank)
+
+
+def _write_header(record: np.ndarray, a: np.ndarray) -> None:
+    """Shape and dtype in a record of int64 words; the first is 1."""
+    dtype: Any = np.lib.format.dtype_to_descr(a.dtype) if a.dtype.isbuiltin != 2 else a.dtype.name
+    text = json.dumps([a.shape, dtype]).encode()
+    if len(text) > (_HEADER - 2) * 8:
+        raise TypeError(f"scatter: dtype {a.dtype} is too long to describe")
+    record[0], record[1] = 1, len(text)
+    record[2:].view(np.uint8)[: len(text)] = np.frombuffer(text, np.uint8)
+
+
+def _read_header(record: np.ndarray) -> tuple[tuple[int, ...], np.dtype]:
+    shape, dtype = json.loads(record[2:].view(np.uint8)[: record[1]].tobytes())
+    if isinstance(dtype, list):
+        dtype = [tuple(tuple(x) if isinstance(x, list) else x for x in f) for f in dtype]
+    elif not dtype.startswith(("|", "<", ">", "=")):
+        import ml_dtypes
+
+        return tuple(shape), np.dtype(getattr(ml_dtypes, dtype))
+    return tuple(shape), np.dtype(dtype)
+
+
+_world: Group | None = None
+
+
+def world() -> Group:
+    """The group of all dies.  Joins the job first (``strata.init()``) if that has not been done."""
+    global _world
+    context = bootstrap.context()
+    if _world is None or _world.context is not context:
+        _world = Group(context, range(context.ndies), "world", b"")
+    return _world
+
+
+def close() -> None:
+    """Stops the world group's threads (at finalize)."""
+    if _world is not None and _world.context.here:
+        _world.close()
+
+

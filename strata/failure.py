@@ -1,0 +1,127 @@
+"""The words of a failed operation: who, what, and what now."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from strata import errors
+from strata._core import array, collective
+
+__all__ = ["describe", "raise_collective", "raise_transfer"]
+
+_STATUS = {status.name: code for code, status in enumerate(errors.STATUS)}
+DEAD, TIMEOUT, MISMATCH, BROKEN = (_STATUS[f"ST_E{n}"] for n in ("DEAD", "TIMEOUT", "MISMATCH", "BROKEN"))
+SYSTEM, REGISTRATION = _STATUS["ST_ESYS"], _STATUS["ST_EREG"]
+
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_REDOPS = {code: name for name, code in collective.REDOPS.items()}
+_PHASES = ("before it arrived", "during the operation", "before it had finished its part")
+
+
+def operation_name(desc: int) -> str:
+    """The operation in a fingerprint."""
+    op = desc & 0xFF
+    names = collective.OPERATIONS
+    return names[op] if op < len(names) else f"operation {op}"
+
+
+def describe(desc: int, count: int) -> str:
+    """A fingerprint in words, such as "all_reduce sum of 10 float32"."""
+    name = operation_name(desc)
+    if name == "barrier" or desc & 0xFF >= len(collective.OPERATIONS) - 1:
+        return name
+    redop, dtype, root = desc >> 8 & 0xFF, desc >> 16 & 0xFFFF, desc >> 32 & 0xFFFF
+    words = [name]
+    if redop:
+        words.append(_REDOPS.get(redop, f"op {redop}"))
+    words.append(f"of {count} {array.dtype_name(dtype)}")
+    if name in _ROOTED:
+        words.append(f"with root {root}")
+    return " ".join(words)
+
+
+def people(ranks: list[int]) -> str:
+    """ "rank 3" or "ranks 0, 2"."""
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
+def mismatch_text(lines: list[tuple[int, int]], ranks: tuple[int, ...]) -> str:
+    """Who asked for what; the same on every member."""
+    wishes: dict[str, list[int]] = {}
+    for member, (desc, count) in enumerate(lines):
+        wishes.setdefault(describe(desc, count), []).append(ranks[member])
+    return "members asked for different operations: " + "; ".join(
+        f"{people(who)}: {what}" for what, who in wishes.items()
+    )
+
+
+def _first_failure(group: Any, status: int, info: dict[str, Any]) -> str:
+    who = [group.ranks[m] for m in info["members"]]
+    phase = _PHASES[min(info["phase"], 2)]
+    if status == DEAD:
+        return f"{people(who)} died (or left the job) {phase}"
+    if status == TIMEOUT:
+        verb = "has" if len(who) == 1 else "have"
+        what = "not arrived" if info["phase"] == 0 else "not finished"
+        return f"{people(who)} {verb} {what} in time, and {'is' if len(who) == 1 else 'are'} not dead"
+    by = group.ranks[info["failed_by"]]
+    if status == BROKEN:
+        return f"rank {by} gave the operation up (interrupted) {phase}"
+    reason = errors.STATUS[status].phrase or getattr(errors.STATUS[status].error, "phrase", "it failed")
+    return f"rank {by} failed {phase}: {reason}"
+
+
+def raise_collective(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
+    """Raises the error of a collective: the same kind and text on all members."""
+    operation, number = operation_name(info["desc"]), info["number"]
+    context: dict[str, Any] = {"group": group.name, "operation": operation, "number": number}
+    if status == MISMATCH:
+        everyone = sorted(group.ranks)
+        raise errors.CollectiveMismatch(mismatch_text(info["lines"], group.ranks), ranks=everyone, **context)
+    who = [group.ranks[m] for m in info["members"]]
+    first = _first_failure(group, status, info)
+    late = [group.ranks[m] for m in info["late"]]
+    if late:
+        first += f"; {people(late)} may still write to this die's output array, do not reuse it"
+    elif status == TIMEOUT:
+        first += "; no peer will write to this die's arrays any more"
+    mine = group.ranks[group.rank]
+    if info["failed_number"] not in (0, number):
+        earlier = f"{operation_name(info['failed_desc'])} #{info['failed_number']}"
+        raise errors.GroupBroken(
+            f"the group broke in {earlier}: {first}; shrink() gives a group of the survivors", ranks=who, **context
+        )
+    if status == BROKEN or (status == TIMEOUT and mine in who):
+        cause = "its peers stopped waiting for this die" if mine in who and status == TIMEOUT else first
+        raise errors.GroupBroken(f"{cause}; shrink() gives a working group", ranks=who, **context)
+    if status in (DEAD, TIMEOUT) or info["failed_by"] == group.rank or status == SYSTEM:
+        raise errors.from_status(status, first, errno=info["errno"], ranks=who, **context)
+    raise errors.GroupBroken(f"{first}; shrink() gives a working group", ranks=who, **context)
+
+
+def raise_transfer(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
+    """Raises the error of a send or receive.  Only a dead peer or a broken group is final."""
+    receive, peer = info["receive"], group.ranks[info["peer"]]
+    operation = "recv" if receive else "send"
+    way = f"from rank {peer}" if receive else f"to rank {peer}"
+    context: dict[str, Any] = {"group": group.name, "operation": operation, "ranks": (peer,)}
+    tag = f"tag {info['tag']}"
+    if status == MISMATCH:
+        mine, theirs = info["mine"], info["theirs"]
+        sent, asked = (theirs, mine) if receive else (mine, theirs)
+        source, target = (peer, group.ranks[group.rank]) if receive else (group.ranks[group.rank], peer)
+        text = (
+            f"rank {source} sent {sent[1]} {array.dtype_name(sent[0] >> 16 & 0xFFFF)} and rank {target} asked "
+            f"for {asked[1]} {array.dtype_name(asked[0] >> 16 & 0xFFFF)} ({tag}); the message is gone"
+        )
+        raise errors.CollectiveMismatch(text, **context)
+    if status == DEAD:
+        raise errors.PeerDead(f"rank {peer} died (or left the job); {operation} {way}, {tag}", **context)
+    if status == TIMEOUT:
+        what = "nothing came" if receive else "nobody received; the message is withdrawn"
+        raise errors.CollectiveTimeout(f"{operation} {way}, {tag}: {what} in time", **context)
+    if status == BROKEN or group.broken:
+        raise errors.GroupBroken(
+            f"{operation} {way}, {tag}: a collective of the group has failed; shrink() gives a working group", **context
+        )
+    raise errors.from_status(status, f"{operation} {way}, {tag}", errno=info["errno"], **context)

@@ -1,0 +1,117 @@
+"""Arrays that an operation cannot use as they are: strided ones, and memory outside the fabric."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from strata._core import memory
+
+__all__ = ["check_out", "check_overlap", "fabric_copy", "run"]
+
+
+def fabric_copy(group: Any, a: np.ndarray) -> np.ndarray:
+    """A C-ordered copy in fabric memory; counted as staged."""
+    copy = memory.alloc_array(group.context, a.shape, a.dtype, False)
+    copy[...] = a
+    group.add_staged(a.nbytes)
+    return copy
+
+
+def run(group: Any, op: str, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any,
+        result: Any, timeout: Any, async_op: bool, redop: str | None, root: int) -> Any:  # fmt: skip
+    """Runs an operation on temporaries and copies the output back."""
+    temporary_src, temporary_out = src, out
+    same = src is out or (src is not None and out is not None and _same(src, out))
+    if stage_src or (same and stage_out):
+        temporary_src = np.ascontiguousarray(src) if mailbox else fabric_copy(group, src)
+    if stage_out or (same and stage_src):
+        if same:
+            temporary_out = temporary_src
+        elif mailbox:
+            temporary_out = np.empty(out.shape, out.dtype)
+        else:
+            temporary_out = memory.alloc_array(group.context, out.shape, out.dtype, False)
+            group.add_staged(out.nbytes)
+    kwargs: dict[str, Any] = {"timeout": timeout, "async_op": async_op}
+    if redop is not None:
+        kwargs["op"] = redop
+    if op == "broadcast":
+        x = temporary_src if src is not None else temporary_out
+        done = group.broadcast(x, root, **kwargs)
+    elif op in ("reduce", "gather"):
+        done = getattr(group, op)(temporary_src, temporary_out, root, **kwargs)
+    elif op == "scatter":
+        done = group.scatter_into(temporary_src, temporary_out, root, timeout, async_op)
+    else:
+        done = getattr(group, op)(temporary_src, temporary_out, **kwargs)
+    copy_back = temporary_out is not out
+    if async_op:
+        return done.deliver(out if copy_back else None, temporary_out, result)
+    if copy_back:
+        np.copyto(out, temporary_out)
+    return result
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return (
+        a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
+        and a.shape == b.shape
+        and a.strides == b.strides
+    )
+
+
+def check_overlap(op: str, src: np.ndarray, out: np.ndarray, size: int, rank: int) -> None:
+    """ValueError if the arrays share memory in another than a natural in-place way."""
+    if _same(src, out) and op in ("all_reduce", "reduce", "broadcast", "all_to_all"):
+        return
+    if op in ("all_gather", "gather") and out.shape == (size, *src.shape) and _same(src, out[rank]):
+        return
+    if op in ("reduce_scatter", "scatter") and src.shape == (size, *out.shape) and _same(src[rank], out):
+        return
+    if np.shares_memory(src, out):
+        raise ValueError(
+            f"{op}: input and output overlap in part; use arrays apart from each other, or in place "
+            "(out is src; for all_gather and gather src = out[rank], for reduce_scatter and scatter out = src[rank])"
+        )
+
+
+def check_out(group: Any, op: str, src: Any, out: Any, k: int) -> np.ndarray:
+    """The output array of an operation, made or checked.
+
+    k > 0: k times the source (one part per member); k < 0: a -k-th part of it; 0: the same
+    shape, whose axis 0 the members share; 1 with "reduce": the same shape.
+    """
+    if not isinstance(src, np.ndarray):
+        raise TypeError(f"{op}: a numpy array is expected, not {type(src).__name__}")
+    n, shape = group.size, src.shape
+    if op == "reduce":
+        shapes = [shape]
+    elif k > 0:
+        shapes = [(n, *shape)]
+        if shape:
+            shapes.append((n * shape[0], *shape[1:]))
+    else:
+        if not shape or shape[0] % n:
+            raise ValueError(
+                f"{op}: src has shape {shape}; axis 0 must be divisible by the {n} members"
+            )
+        if k == 0:
+            shapes = [shape]
+        else:
+            shapes = [(shape[0] // n, *shape[1:])]
+            if shape[0] == n:
+                shapes.append(shape[1:])
+    if out is None:
+        return memory.alloc_array(group.context, shapes[0], src.dtype, False)
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"{op}: out must be a numpy array, not {type(out).__name__}")
+    if out.dtype != src.dtype:
+        raise ValueError(f"{op}: out has dtype {out.dtype}, src {src.dtype}")
+    if out.shape not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        raise ValueError(f"{op}: out has shape {out.shape}; {wanted} is expected for src {shape} and {n} members")
+    if not out.flags.writeable:
+        raise ValueError(f"{op}: the output array is read-only")
+    return out
