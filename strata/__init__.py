@@ -1,11 +1,15 @@
-"""A fabric-native communication library for supernodes, on one Linux host."""
+"""A fabric-native communication library for supernodes, on one Linux host.
+
+    import strata
+    g = strata.world()
+    x = strata.ones(1000, "f4")
+    g.all_reduce(x)
+
+run by ``strata-run -n 4 program.py``, or as a job of one die without it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from strata import bootstrap as _bootstrap
-from strata import comm as _comm
 from strata._core.work import Work
 from strata.comm import Group, world
 from strata.errors import (
@@ -34,11 +38,48 @@ from strata.fabric.arrays import (
     zeros,
     zeros_like,
 )
+from strata.job import explain, finalize, init, initialized, stats
+
+__all__ = [
+    "CollectiveMismatch",
+    "CollectiveTimeout",
+    "ConfigError",
+    "FabricMemoryError",
+    "Group",
+    "GroupBroken",
+    "NotInJob",
+    "PeerDead",
+    "RegistrationError",
+    "StrataError",
+    "Work",
+    "address",
+    "array",
+    "empty",
+    "empty_like",
+    "explain",
+    "finalize",
+    "full",
+    "full_like",
+    "init",
+    "initialized",
+    "is_fabric",
+    "memory_stats",
+    "ones",
+    "ones_like",
+    "owner",
+    "spawn",
+    "stats",
+    "world",
+    "zeros",
+    "zeros_like",
+]
+
+__version__ = "0.1.0"
 
 
-def init(timeout: float | None = None) -> None:
-    """Joins the job of strata-run (or another launcher); outside any job, a job of one die.
+def __getattr__(name: str) -> object:
+    if name == "spawn":  # a die never needs the launcher
+        from strata.launch import spawn
 
-    Idempotent.  ``timeout``: seconds to wait for the other dies.
-    """
-    _bootstrap.init(timeout)
+        return spawn
+    raise AttributeError(f"module 'strata' has no attribute {name!r}")

@@ -37,7 +37,7 @@ def _new_space(ndies: int, options: config.Config) -> tuple[int, bytes]:
     """A formatted UB space that has no name any more: its descriptor and random token."""
     token = secrets.token_bytes(16)
     name = f"/strata.{os.getuid()}.{token.hex()}"
-    mailbox = -(-max(options.mailbox_bytes, 16 * ndies, 64) // 64) * 64
+    mailbox = mailbox_bytes(ndies, options)
     space.layout(ndies, options.hbm_bytes, mailbox, options.window_base)  # refuse before making anything
     try:
         shm = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
@@ -61,6 +61,12 @@ def _new_space(ndies: int, options: config.Config) -> tuple[int, bytes]:
         raise
     os.set_inheritable(fd, False)
     return fd, token
+
+
+def mailbox_bytes(ndies: int, options: config.Config | None = None) -> int:
+    """Bytes of a member's mailbox in a job; all_to_all_v's counts must fit."""
+    wanted = (options or config.get()).mailbox_bytes
+    return -(-max(wanted, 16 * ndies + 64) // 64) * 64
 
 
 class Job:

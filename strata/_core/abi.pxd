@@ -95,6 +95,7 @@ cdef extern from "st_ctx.h" nogil:
         uint64_t seg_pages
         uint64_t hbm_pages
         uint64_t frames_left
+        uint64_t *log_cursor
         uint64_t control_bytes
         st_header *header
         st_reduce_fn *reduce
@@ -114,3 +115,7 @@ cdef extern from "st_shadow.h" nogil:
     int st_ensure_mapped(st_ctx *ctx, uint64_t va, uint64_t bytes)
     uint64_t st_log_head(const st_ctx *ctx, uint32_t die)
     int st_shadow_follow(st_ctx *ctx, uint32_t die, uint64_t head)
+
+
+cdef extern from "st_group_layout.h" nogil:
+    int st_mailbox_fits(uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes)

@@ -10,7 +10,7 @@ from libc.string cimport memset
 
 import numpy as np
 
-from strata._core.abi cimport st_owner
+from strata._core.abi cimport st_mailbox_fits, st_owner
 from strata._core.group cimport (
     ST_DESC,
     PlanHandle,
@@ -97,7 +97,7 @@ cdef class Collectives(Transfers):
         cdef uint32_t n = self.g.n
         cdef uint32_t itemsize = src.itemsize if src.itemsize else out.itemsize
         cdef uint32_t dtype = src.dtype if src.dtype else out.dtype
-        cdef bint mailbox = s.mail <= self.g.mailbox_bytes and s.mail * n <= 1 << 20
+        cdef bint mailbox = st_mailbox_fits(s.mail, n, self.g.mailbox_bytes)
         cdef uint64_t key
         cdef bint stage_src, stage_out
         self.check_here()

@@ -19,6 +19,7 @@ from strata._core.abi cimport (
     st_ctx,
     st_header,
     st_log_head,
+    st_mailbox_fits,
     st_owner,
     st_segment,
     st_shadow_follow,
@@ -246,6 +247,15 @@ cdef class Context:
         if rc != ST_OK:
             raise errors.from_status(rc, f"cannot map the pages of die {die}", errno=errno, ranks=(die,))
 
+    def lag(self):
+        """Records of peers' metadata logs that this die has not followed yet."""
+        cdef uint32_t die
+        cdef uint64_t total = 0
+        for die in range(self.ctx.ndies):
+            if die != self.ctx.rank:
+                total += st_log_head(&self.ctx, die) - self.ctx.log_cursor[die]
+        return total
+
     def counters(self):
         """The C core's counters as a dict."""
         return dict(self.ctx.count)
@@ -264,6 +274,11 @@ cdef class Context:
     mailbox_bytes = property(lambda self: (<Context>self).ctx.header.mailbox_bytes)
     frames_left = property(lambda self: (<Context>self).ctx.frames_left)
     segment = property(lambda self: st_segment(&(<Context>self).ctx, (<Context>self).ctx.rank))
+
+
+def mailbox_fits(uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes):
+    """Whether a contributor's payload travels by mailbox in a group of n members."""
+    return bool(st_mailbox_fits(nbytes, n, mailbox_bytes))
 
 
 def usable_cpus():

@@ -164,8 +164,10 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
         goto out;
     if (r->fence)
         rc = st_request_fence(g, r);
-    if (rc == ST_OK && r->plan)
+    if (rc == ST_OK && r->plan) {
+        g->ctx->count.mailbox_operations += r->plan->mailbox;
         rc = st_request_run(g, r);
+    }
     if (rc != ST_OK) {
         r->err = errno;
         rc = st_request_abort(g, r, rc, ST_PHASE_EXECUTION);

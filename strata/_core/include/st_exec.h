@@ -5,7 +5,7 @@
 #define ST_EXEC_H
 
 #include "st_copy.h"
-#include "st_group.h"
+#include "st_sync.h"
 #include "st_kernels_plan.h"
 
 #define ST_EXEC_OPERANDS 64u /* resolved on the stack; more are resolved in the caller's space */

@@ -36,4 +36,11 @@ static inline uint64_t st_group_bytes(uint64_t n, uint64_t mailbox_bytes)
     return st_group_mailboxes_off(n) + n * 2 * mailbox_bytes;
 }
 
+/* Does a payload travel by mailbox?  Every member reads all of them, so that
+ * many members make do with less. */
+static inline int st_mailbox_fits(uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes)
+{
+    return nbytes <= mailbox_bytes && nbytes * n <= (1u << 20);
+}
+
 #endif

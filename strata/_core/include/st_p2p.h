@@ -8,22 +8,8 @@
 #ifndef ST_P2P_H
 #define ST_P2P_H
 
+#include "st_channel.h"
 #include "st_copy.h"
-#include "st_group.h"
-
-/* A message taken out of the channel before anybody asked for it. */
-struct st_unexpected {
-    struct st_unexpected *next;
-    struct st_message m;
-    uint8_t data[];
-};
-
-struct st_p2p {
-    uint64_t head;               /* messages sent to this peer */
-    struct st_unexpected *first; /* from this peer, oldest first */
-    struct st_unexpected **last; /* NULL: not used yet */
-    uint64_t channel;            /* address of the incoming channel, once checked */
-};
 
 enum st_p2p_state { ST_P2P_NEW = 0, ST_P2P_POSTED = 1, ST_P2P_MATCHED = 2, ST_P2P_DONE = 3 };
 
@@ -42,73 +28,6 @@ struct st_transfer {
     struct st_unexpected *matched; /* receive: if it came from the list */
 };
 
-static inline struct st_channel *st_channel_at(uint64_t va) { return (struct st_channel *)(uintptr_t)va; }
-
-static inline uint64_t *st_channel_word(struct st_group *g, uint32_t from, uint32_t to)
-{
-    return &g->channels[(uint64_t)from * g->n + to];
-}
-
-/* Publishes a zeroed channel to dst in this die's memory. */
-static inline void st_channel_open(struct st_group *g, uint32_t dst, uint64_t va)
-{
-    st_channel_at(va)->magic = ST_MAGIC;
-    st_store_seqcst_64(st_channel_word(g, g->me, dst), va); /* pairs with st_channel_from */
-    st_group_wake(g);
-}
-
-/* The incoming channel from src; NULL: it has not sent anything yet. */
-static inline struct st_channel *st_channel_from(struct st_group *g, uint32_t src, int *rc)
-{
-    struct st_p2p *p = &g->p2p[src];
-    uint64_t va;
-
-    if (p->channel)
-        return st_channel_at(p->channel);
-    va = st_load_acquire_64(st_channel_word(g, src, g->me)); /* pairs with st_channel_open */
-    if (!va)
-        return NULL;
-    if (st_owner(g->ctx, va) != (int64_t)g->ranks[src] || va % ST_LINE) {
-        *rc = ST_ECORRUPT;
-        return NULL;
-    }
-    *rc = st_ensure_mapped(g->ctx, va, sizeof(struct st_channel));
-    if (*rc != ST_OK)
-        return NULL;
-    if (st_channel_at(va)->magic != ST_MAGIC) {
-        *rc = ST_ECORRUPT;
-        return NULL;
-    }
-    p->channel = va;
-    return st_channel_at(va);
-}
-
-static inline void st_unexpected_push(struct st_p2p *p, struct st_unexpected *u)
-{
-    u->next = NULL;
-    if (!p->last)
-        p->last = &p->first;
-    *p->last = u;
-    p->last = &u->next;
-}
-
-/* Keeps a message for later; data NULL: its bytes stay with the sender. */
-static inline int st_unexpected_keep(struct st_group *g, uint32_t src, const struct st_message *m,
-                                     const void *data)
-{
-    struct st_unexpected *u = g->alloc(sizeof *u + (data ? m->bytes : 0));
-
-    if (!u) {
-        errno = ENOMEM;
-        return ST_ESYS;
-    }
-    u->m = *m;
-    if (data)
-        memcpy(u->data, data, m->bytes);
-    st_unexpected_push(&g->p2p[src], u);
-    return ST_OK;
-}
-
 /* ---- send ---------------------------------------------------------------------- */
 
 static inline int st_send_self(struct st_group *g, struct st_transfer *t)
@@ -116,6 +35,7 @@ static inline int st_send_self(struct st_group *g, struct st_transfer *t)
     struct st_message m = {0, t->desc, t->count, t->bytes, 0, t->tag, ST_MSG_EAGER, 0, 0};
 
     t->state = ST_P2P_DONE;
+    g->ctx->count.sends++;
     return st_unexpected_keep(g, g->me, &m, t->buf ? t->buf : "");
 }
 
@@ -140,6 +60,7 @@ static inline int st_send_post(struct st_group *g, struct st_transfer *t)
     m->va = (uint64_t)(uintptr_t)t->buf;
     m->kind = t->bytes <= ST_EAGER_BYTES ? ST_MSG_EAGER : ST_MSG_RENDEZVOUS;
     t->seq = ++p->head;
+    g->ctx->count.sends++;
     if (m->kind == ST_MSG_EAGER) {
         if (t->bytes)
             memcpy(c->eager[i], t->buf, t->bytes);
@@ -284,8 +205,10 @@ static inline int st_p2p_progress(struct st_group *g, struct st_transfer *t)
             rc = t->peer == g->me ? st_send_self(g, t) : st_send_post(g, t);
         } else {
             rc = st_recv_listed(g, t) ? ST_OK : t->peer == g->me ? ST_AGAIN : st_recv_take(g, t);
-            if (rc == ST_OK)
+            if (rc == ST_OK) {
                 t->state = ST_P2P_MATCHED;
+                g->ctx->count.recvs++;
+            }
         }
         pthread_mutex_unlock(&g->p2p_lock);
         if (rc != ST_OK || !t->receive)

@@ -4,7 +4,7 @@
 #ifndef ST_RENDEZVOUS_H
 #define ST_RENDEZVOUS_H
 
-#include "st_group.h"
+#include "st_sync.h"
 
 static inline struct st_rendezvous *st_rendezvous_table(struct st_ctx *ctx, uint32_t die)
 {

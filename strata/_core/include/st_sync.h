@@ -1,0 +1,162 @@
+/* The two synchronisations of a group, arrival and completion, and giving up. */
+#ifndef ST_SYNC_H
+#define ST_SYNC_H
+
+#include "st_group.h"
+
+/* ---- waiting for members --------------------------------------------------------- */
+
+static inline int st_here(const struct st_group *g, uint32_t phase, uint64_t number, uint32_t j)
+{
+    if (phase == ST_PHASE_ARRIVAL) /* pairs with st_group_arrive */
+        return st_load_acquire_64(&st_line(g, number, j)->epoch) == number;
+    return st_load_acquire_64(&g->members[j].done) >= number; /* pairs with st_group_complete */
+}
+
+/* The slow look of a wait: has the group failed, has a missing member died?
+ * With give_up, the missing members become the failure. */
+static inline int st_group_look(struct st_group *g, uint32_t phase, uint64_t number, int give_up)
+{
+    uint64_t dead[ST_MASK_WORDS] = {0}, missing[ST_MASK_WORDS] = {0};
+    uint64_t desc = st_line(g, number, g->me)->desc;
+    uint32_t j, ndead = 0, nmissing = 0;
+    int rc = st_group_failed(g);
+
+    if (rc != ST_OK)
+        return rc;
+    for (j = 0; j < g->n; j++) {
+        if (j == g->me || st_here(g, phase, number, j))
+            continue;
+        if (!st_die_alive(g->ctx, g->ranks[j]) && !st_here(g, phase, number, j)) {
+            st_mask_set(dead, j);
+            ndead++;
+        }
+        st_mask_set(missing, j);
+        nmissing++;
+    }
+    if (ndead)
+        return st_group_fail(g, ST_EDEAD, phase, desc, dead);
+    if (give_up == ST_ETIMEOUT && nmissing)
+        return st_group_fail(g, ST_ETIMEOUT, phase, desc, missing);
+    if (give_up == ST_EINTR) {
+        memset(missing, 0, sizeof missing);
+        st_mask_set(missing, g->me);
+        st_group_fail(g, ST_EBROKEN, phase, desc, missing);
+        return ST_EINTR;
+    }
+    return ST_OK;
+}
+
+/* Waits until member j is in the given phase of the operation. */
+static inline int st_group_wait_for(struct st_group *g, uint32_t phase, uint64_t number, uint32_t j)
+{
+    struct st_waiter *w = &g->waiter;
+    int rc;
+
+    if (st_here(g, phase, number, j))
+        return ST_OK;
+    g->ctx->count.waits++;
+    while (!st_here(g, phase, number, j)) {
+        rc = st_wait_step(w);
+        if (__builtin_expect(rc != ST_OK, 0)) {
+            rc = st_group_look(g, phase, number, rc);
+            if (rc != ST_OK)
+                return rc;
+        }
+    }
+    return ST_OK;
+}
+
+static inline int st_group_wait_all(struct st_group *g, uint32_t phase, uint64_t number)
+{
+    uint32_t k, j;
+    int rc = ST_OK;
+
+    for (k = 1, j = g->me + 1; k < g->n && rc == ST_OK; k++, j++) {
+        if (j >= g->n)
+            j = 0;
+        rc = st_group_wait_for(g, phase, number, j);
+    }
+    st_wait_again(&g->waiter);
+    return rc;
+}
+
+/* ---- the two synchronisations ------------------------------------------------------- */
+
+/* The caller has filled its line's other fields. */
+static inline void st_group_arrive(struct st_group *g, uint64_t number)
+{
+    st_store_seqcst_64(&st_line(g, number, g->me)->epoch, number); /* pairs with st_here */
+    st_group_wake(g);
+}
+
+/* After this no member touches buffers for this operation any more. */
+static inline int st_group_complete(struct st_group *g, uint64_t number)
+{
+    int rc;
+
+    st_store_seqcst_64(&g->members[g->me].done, number); /* pairs with st_here */
+    st_group_wake(g);
+    rc = st_group_wait_all(g, ST_PHASE_COMPLETION, number);
+    if (rc != ST_OK)
+        return rc;
+    /* A member that gave up says so first and then that it is done.  A failure
+     * in the next operation is not this one's. */
+    rc = st_group_failed(g);
+    return rc != ST_OK && g->header->fail_number <= number ? rc : ST_OK;
+}
+
+/* All members arrived; did they ask for the same? */
+static inline int st_group_compare(const struct st_group *g, uint64_t number)
+{
+    const struct st_arrival *mine = st_line(g, number, g->me), *line = st_line(g, number, 0);
+    uint32_t j;
+
+    for (j = 0; j < g->n; j++)
+        if (line[j].desc != mine->desc || line[j].count != mine->count)
+            return ST_EMISMATCH;
+    return ST_OK;
+}
+
+/* Called by a member that gives an operation up: waits for those that may be
+ * writing to its buffers.  The failure is published, so they stop after the
+ * unit they are at.  Writers that do not stop within the grace go into mask;
+ * the return value counts them. */
+static inline uint32_t st_group_quiesce(struct st_group *g, uint64_t number, uint64_t grace_ns,
+                                        uint64_t *mask)
+{
+    uint64_t until = st_now_ns() + grace_ns;
+    uint32_t j, late = 0;
+
+    for (j = 0; j < g->n; j++) {
+        if (j == g->me)
+            continue;
+        while (st_load_seqcst_64(&g->members[j].began) == number && /* pairs with st_group_begin */
+               st_load_acquire_64(&g->members[j].done) < number) { /* pairs with st_group_complete */
+            if (!st_die_alive(g->ctx, g->ranks[j]))
+                break;
+            if (st_now_ns() > until) {
+                st_mask_set(mask, j);
+                late++;
+                break;
+            }
+            sched_yield();
+        }
+    }
+    return late;
+}
+
+/* Before the first touch of a peer's buffer: either this member sees the
+ * failure and stays away, or the member that declared it sees this one. */
+static inline int st_group_begin(struct st_group *g, uint64_t number)
+{
+    int rc;
+
+    st_store_seqcst_64(&g->members[g->me].began, number); /* pairs with st_group_quiesce */
+    rc = st_load_seqcst_32(&g->header->fail_state) == ST_FAIL_NONE ? ST_OK : st_group_failed(g);
+    if (rc != ST_OK)
+        st_store_seqcst_64(&g->members[g->me].done, number); /* pairs with st_group_quiesce */
+    return rc;
+}
+
+#endif

@@ -1,0 +1,112 @@
+"""A process's part in a job, as users see it: join, leave, counters, reasons."""
+
+from __future__ import annotations
+
+import atexit
+from typing import Any
+
+from strata import bootstrap, comm
+from strata._core import array as codes
+from strata._core import space
+from strata.fabric import arrays
+from strata.plan import Spec, build
+
+__all__ = ["Explanation", "explain", "finalize", "init", "initialized", "stats"]
+
+
+
+def init(timeout: float | None = None) -> None:
+    """Joins the job of strata-run or of another launcher; outside any job, a job of one die.
+
+    Idempotent; the first array or group does it too.  ``timeout``: seconds to wait for
+    the other dies (default: option timeout).  Raises CollectiveTimeout or PeerDead
+    naming ranks that do not come, NotInJob in a forked child of a die, ConfigError.
+    """
+    bootstrap.init(timeout)
+
+
+def finalize() -> None:
+    """Leaves the job.  Idempotent, local, never waits for peers; also done at exit.
+
+    Operations that are still in progress end with an error; peers that wait for this die
+    get PeerDead.  Arrays stay usable in this process.
+    """
+    comm.close()
+    bootstrap.finalize()
+
+
+def initialized() -> bool:
+    """Whether this process is a die of a job now."""
+    return bootstrap.initialized()
+
+
+atexit.register(finalize)
+
+
+def stats() -> dict[str, Any]:
+    """Counters of this die since it joined.
+
+    ``operations``         collectives begun; of them ``mailbox_operations`` had a small payload
+    ``plan_hits/misses``   plans found in, and made for, the table of a group
+    ``staged_bytes``       copied between users' arrays and fabric memory, since the arrays were
+                           not fabric arrays or were strided; 0 is the aim
+    ``shadow_maps``        pages of peers that were mapped here, in ``shadow_map_calls`` calls
+    ``log_records``        records this die appended to its metadata log
+    ``registration_lag``   records of peers' logs that are not mapped here yet
+    ``waits``              waits that were not over at the first look
+    ``sends``, ``recvs``   point-to-point operations
+    ``memory``             see ``memory_stats()``
+    """
+    context = bootstrap.context()
+    counters: dict[str, Any] = context.counters()
+    counters["registration_lag"] = context.lag()
+    counters["memory"] = arrays.memory_stats()
+    return counters
+
+
+class Explanation(dict[str, Any]):
+    """What ``explain`` found, as a dict; prints as a text."""
+
+    def __str__(self) -> str:
+        width = max(map(len, self))
+        return "\n".join(f"{key:{width}}  {value}" for key, value in self.items())
+
+
+def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any = "u1", op: str = "sum",
+            algorithm: str | None = None, path: str | None = None) -> Explanation:  # fmt: skip
+    """How an operation of ``nbytes`` per rank would be carried out, and why; nothing is run.
+
+    ``ranks``: members (default: the world's).  Returns a dict with algorithm, path, mode,
+    partition (units of each core), synchronisations and the reasons.
+    """
+    import numpy as np
+
+    kind = np.dtype(dtype)
+    n = bootstrap.context().ndies if ranks is None else int(ranks)
+    if kind.itemsize == 0 or nbytes % kind.itemsize:
+        raise ValueError(f"nbytes={nbytes} is not a whole number of {kind} elements")
+    parts = operation in ("reduce_scatter", "all_to_all", "scatter")
+    if parts and nbytes % (kind.itemsize * n):
+        raise ValueError(f"nbytes={nbytes}: {n} equal parts of whole elements are expected")
+    mailbox = space.mailbox_fits(nbytes, n, bootstrap.mailbox_bytes(n))
+    reduces = operation in ("all_reduce", "reduce", "reduce_scatter")
+    spec = Spec(
+        operation, nbytes // kind.itemsize // (n if parts else 1), kind.itemsize,
+        codes.dtype_code(kind) if reduces else 0, comm.REDOPS[op] if reduces else 0, 0, n,
+        "mailbox" if mailbox else "zero_copy",
+    )  # fmt: skip
+    plan = build(spec, 0, algorithm=algorithm, path=path)
+    limit = bootstrap.mailbox_bytes(n)
+    if mailbox:
+        why = f"the payload ({nbytes} bytes) fits the mailbox ({limit} bytes): one synchronisation, no registration"
+    else:
+        why = f"the payload ({nbytes} bytes) exceeds the mailbox ({limit} bytes): peers read and write users' arrays"
+    return Explanation(
+        operation=operation, ranks=n, nbytes=nbytes, algorithm=plan.algorithm, path=plan.path, mode=spec.mode,
+        synchronisations=2 if plan.needs_done else 1, cores=plan.cores,
+        units=[int(b - a) for a, b in zip(plan.core_begin[:-1], plan.core_begin[1:], strict=True)],
+        partition=plan.policy, why=[why, "full_mesh is the only algorithm so far" if algorithm is None else
+                                    f"{algorithm} was asked for"],
+    )  # fmt: skip
+
+
