@@ -278,7 +278,8 @@ def _join_other(me: Identity, options: config.Config, deadline: float) -> int:
     except OSError as error:
         raise errors.NotInJob(
             f"{what}: another job of this user has the same name ({me.name}); give the jobs different "
-            "MASTER_PORT (or run id)", ranks=(0,)
+            "MASTER_PORT (or run id)",
+            ranks=(0,),
         ) from error
     fd, _ = _new_space(me.size, options)
     thread = threading.Thread(

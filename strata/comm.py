@@ -11,7 +11,8 @@ import numpy as np
 
 from strata import bootstrap, errors, failure, staging
 from strata._core import array as codes
-from strata._core.collective import OPERATIONS, REDOPS, Collectives
+from strata._core.collective import Collectives
+from strata._core.front import OPERATIONS, REDOPS
 from strata._core.group import PlanHandle
 from strata._core.memory import alloc_array
 from strata._core.space import Context
@@ -329,5 +330,3 @@ def close() -> None:
     """Stops the world group's threads (at finalize)."""
     if _world is not None and _world.context.here:
         _world.close()
-
-

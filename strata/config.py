@@ -111,12 +111,8 @@ _FLAG = _Type(_flag, "1 or 0 (or true, yes, on; false, no, off)")
 _TEXT = _Type(str, "any text")
 
 
-def _option(
-    default: Any, kind: _Type, doc: str, *, env: str | None = None, internal: bool = False
-) -> Any:
-    return field(
-        default=default, metadata={"kind": kind, "doc": doc, "env": env, "internal": internal}
-    )
+def _option(default: Any, kind: _Type, doc: str, *, env: str | None = None, internal: bool = False) -> Any:
+    return field(default=default, metadata={"kind": kind, "doc": doc, "env": env, "internal": internal})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +157,7 @@ def options() -> Iterator[Option]:
     """All options, in the order of ``Config``."""
     for item in fields(Config):
         meta = item.metadata
-        yield Option(
-            item.name, _env(item), item.default, meta["kind"].allowed, meta["doc"], meta["internal"]
-        )
+        yield Option(item.name, _env(item), item.default, meta["kind"].allowed, meta["doc"], meta["internal"])
 
 
 def _unknown(name: str, names: list[str]) -> ConfigError:

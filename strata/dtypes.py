@@ -131,6 +131,4 @@ def reduction(dtype: Any, op: str) -> tuple[int, int]:
     if code == RAW:
         names = ", ".join(name for _, name, _ in DTYPES[1:])
         raise UnsupportedType(f"op {op!r} cannot reduce dtype {dtype}; dtypes that can be reduced: {names}")
-    raise UnsupportedType(
-        f"op {op!r} does not go with dtype {dtype}; allowed are {', '.join(allowed_ops(code))}"
-    )
+    raise UnsupportedType(f"op {op!r} does not go with dtype {dtype}; allowed are {', '.join(allowed_ops(code))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from strata import errors
-from strata._core import array, collective
+from strata._core import array, front
 
 __all__ = ["describe", "raise_collective", "raise_transfer"]
 
@@ -14,21 +14,21 @@ DEAD, TIMEOUT, MISMATCH, BROKEN = (_STATUS[f"ST_E{n}"] for n in ("DEAD", "TIMEOU
 SYSTEM, REGISTRATION = _STATUS["ST_ESYS"], _STATUS["ST_EREG"]
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_REDOPS = {code: name for name, code in collective.REDOPS.items()}
+_REDOPS = {code: name for name, code in front.REDOPS.items()}
 _PHASES = ("before it arrived", "during the operation", "before it had finished its part")
 
 
 def operation_name(desc: int) -> str:
     """The operation in a fingerprint."""
     op = desc & 0xFF
-    names = collective.OPERATIONS
+    names = front.OPERATIONS
     return names[op] if op < len(names) else f"operation {op}"
 
 
 def describe(desc: int, count: int) -> str:
     """A fingerprint in words, such as "all_reduce sum of 10 float32"."""
     name = operation_name(desc)
-    if name == "barrier" or desc & 0xFF >= len(collective.OPERATIONS) - 1:
+    if name == "barrier" or desc & 0xFF >= len(front.OPERATIONS) - 1:
         return name
     redop, dtype, root = desc >> 8 & 0xFF, desc >> 16 & 0xFFFF, desc >> 32 & 0xFFFF
     words = [name]

@@ -14,7 +14,6 @@ from strata.plan import Spec, build
 __all__ = ["Explanation", "explain", "finalize", "init", "initialized", "stats"]
 
 
-
 def init(timeout: float | None = None) -> None:
     """Joins the job of strata-run or of another launcher; outside any job, a job of one die.
 
@@ -108,5 +107,3 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
         partition=plan.policy, why=[why, "full_mesh is the only algorithm so far" if algorithm is None else
                                     f"{algorithm} was asked for"],
     )  # fmt: skip
-
-

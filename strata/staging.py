@@ -94,9 +94,7 @@ def check_out(group: Any, op: str, src: Any, out: Any, k: int) -> np.ndarray:
             shapes.append((n * shape[0], *shape[1:]))
     else:
         if not shape or shape[0] % n:
-            raise ValueError(
-                f"{op}: src has shape {shape}; axis 0 must be divisible by the {n} members"
-            )
+            raise ValueError(f"{op}: src has shape {shape}; axis 0 must be divisible by the {n} members")
         if k == 0:
             shapes = [shape]
         else:

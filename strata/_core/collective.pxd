@@ -1,28 +1,5 @@
-from libc.stdint cimport uint32_t, uint64_t
-
-from strata._core.array cimport Array
-from strata._core.group cimport st_plan, st_request
-from strata._core.transfer cimport Transfers
+from strata._core.front cimport Front
 
 
-cdef struct Shape:
-    # What an operation is, apart from the arrays.
-    uint32_t op
-    uint32_t redop
-    uint32_t root
-    uint32_t fence
-    uint32_t like       # operation whose plan it uses; 0: its own
-    uint64_t count
-    uint64_t mail       # bytes that a contributor would put in its mailbox
-    uint64_t payload    # bytes that this member puts there
-    bint pushes         # peers write to this member's out
-    bint in_place
-
-
-cdef class Collectives(Transfers):
+cdef class Collectives(Front):
     cdef int check_root(self, object root, const char *what) except -1
-    cdef st_plan *miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
-                       uint32_t dtype) except NULL
-    cdef object submit(self, st_request *r, object keep, object result, bint async_op)
-    cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
-                       object result, object timeout, bint async_op)

@@ -1,31 +1,25 @@
-"""The collectives' front: looks at the arguments, finds the plan, runs it.
-
-Everything here is on the path of every call; texts, shapes that need work and
-plans that are not known yet are elsewhere.
-"""
+"""The collectives: what each one takes, and in which shapes."""
 
 cimport numpy as cnp
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uintptr_t
 from libc.string cimport memset
 
-import numpy as np
-
-from strata._core.abi cimport st_mailbox_fits, st_owner
-from strata._core.group cimport (
-    ST_DESC,
-    PlanHandle,
-    st_item,
-    st_plan,
-    st_request,
-    st_worker_idle,
-    st_worker_submit,
+from strata._core.array cimport Array, look
+from strata._core.front cimport (
+    OP_ALL_GATHER,
+    OP_ALL_REDUCE,
+    OP_ALL_TO_ALL,
+    OP_BARRIER,
+    OP_BROADCAST,
+    OP_GATHER,
+    OP_REDUCE,
+    OP_REDUCE_SCATTER,
+    OP_SCATTER,
+    Front,
+    Shape,
 )
-from strata._core.space cimport timeout_to_ns
-from strata._core.array cimport RAW, Array, look
-from strata._core.transfer cimport Transfers
-from strata._core.work cimport Work
 
-from strata import errors
+from strata._core.front import REDOPS
 
 cnp.import_array()
 
@@ -33,23 +27,6 @@ cnp.import_array()
 cdef extern from "st_kernels_plan.h" nogil:
     int st_reduce_supported(int dtype, int op)
 
-
-cdef enum:
-    OP_BARRIER = 0
-    OP_ALL_REDUCE = 1
-    OP_ALL_GATHER = 2
-    OP_REDUCE_SCATTER = 3
-    OP_ALL_TO_ALL = 4
-    OP_ALL_TO_ALL_V = 5
-    OP_BROADCAST = 6
-    OP_REDUCE = 7
-    OP_GATHER = 8
-    OP_SCATTER = 9
-    OP_ABSTAIN = 11
-# In the order of the codes above.
-OPERATIONS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v",
-              "broadcast", "reduce", "gather", "scatter", "send", "nothing (it failed)")
-REDOPS = {"sum": 1, "prod": 2, "min": 3, "max": 4, "avg": 5, "band": 6, "bor": 7, "bxor": 8}
 
 cdef inline bint overlap(Array *a, Array *b) noexcept:
     cdef uintptr_t p = <uintptr_t>a.data, q = <uintptr_t>b.data
@@ -81,83 +58,31 @@ cdef int redop_code(object op) except -1:
     return code
 
 
-cdef class Collectives(Transfers):
-    """The operations of a group.  Documented in Group (comm.py)."""
+cdef class Collectives(Front):
+    """The operations of a group.
+
+    All of them: any numpy array is accepted; fabric arrays are used where they lie, others
+    (and strided ones) are staged.  ``timeout``: seconds to wait for the members (None: option
+    timeout; inf: for ever).  ``async_op=True`` returns a Work at once; its wait() returns what the
+    call would.  ``algorithm`` and ``path``: None leaves them to the library.  Errors:
+    CollectiveMismatch on all members if they do not ask for the same (the group stays usable),
+    PeerDead, CollectiveTimeout, GroupBroken; TypeError and ValueError on the member whose
+    arguments are wrong, before anything begins.
+    """
 
     cdef int check_root(self, object root, const char *what) except -1:
         if not 0 <= <object>root < self.size:
             raise ValueError(f"{what.decode()}={root}: a number in the group, 0 to {self.size - 1}, is expected")
         return 0
 
-    cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
-                       object result, object timeout, bint async_op):
-        """Runs an operation on arrays that are as it needs them, or asks _prepare for such."""
-        cdef st_request r
-        cdef st_request *q = &r
-        cdef uint32_t n = self.g.n
-        cdef uint32_t itemsize = src.itemsize if src.itemsize else out.itemsize
-        cdef uint32_t dtype = src.dtype if src.dtype else out.dtype
-        cdef bint mailbox = st_mailbox_fits(s.mail, n, self.g.mailbox_bytes)
-        cdef uint64_t key
-        cdef bint stage_src, stage_out
-        self.check_here()
-        stage_src = src_array is not None and (not src.contiguous or (
-            not mailbox and n > 1 and src.nbytes > 0 and st_owner(self.g.ctx, <uint64_t>src.data) < 0))
-        stage_out = out_array is not None and (not out.contiguous or (
-            s.pushes and not mailbox and n > 1 and out.nbytes > 0
-            and st_owner(self.g.ctx, <uint64_t>out.data) < 0))
-        if stage_src or stage_out:
-            return self._stage(s.op, stage_src, stage_out, mailbox, src_array, out_array, result, timeout,
-                               async_op, s.redop, s.root)
-        memset(q, 0, sizeof(st_request))
-        q.desc = ST_DESC(s.op, s.redop, dtype, s.root, mailbox)
-        q.count = s.count
-        q.src = src.data
-        q.out = out.data
-        q.solo = out.nbytes if out_array is not None else 0
-        q.payload = s.payload if mailbox else 0
-        q.fence = s.fence
-        q.timeout_ns = timeout_to_ns(timeout, self.context.config.timeout)
-        if n > 1 and s.op != OP_BARRIER:
-            key = <uint64_t>itemsize << 2 | (s.in_place and not mailbox) << 1 | mailbox
-            q.plan = self.find_plan(q.desc, q.count, key)
-            if q.plan == NULL:
-                q.plan = self.miss(s, q, key, itemsize, mailbox, dtype)
-        if async_op or not st_worker_idle(&self.collectives):
-            return self.submit(q, (src_array, out_array), result, async_op)
-        self.run(q)
-        return result
-
-    cdef object submit(self, st_request *r, object keep, object result, bint async_op):
-        """Hands a request to the group's thread; after those that are there already."""
-        cdef Work work = Work.__new__(Work)
-        work.group = self
-        work.keep = keep
-        work.result = result
-        work.item.request = r[0]
-        if st_worker_submit(&self.collectives, &work.item) != 0:
-            raise errors.HostError("no thread could be made for asynchronous operations")
-        self._works.add(work)
-        return work if async_op else work.wait()
-
-    cdef st_plan *miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
-                       uint32_t dtype) except NULL:
-        """The plan for a shape that is not in the table."""
-        cdef PlanHandle handle = self._plans.get((q.desc, q.count, key))
-        if handle is None:
-            self.g.ctx.count.plan_misses += 1
-            plan = self._make_plan(
-                operation=OPERATIONS[s.like or s.op], count=s.count, itemsize=itemsize,
-                dtype=0 if dtype & RAW or s.like else dtype, redop=s.redop, root=s.root,
-                mode="mailbox" if mailbox else "zero_copy", in_place=bool(s.in_place and not mailbox),
-            )
-            handle = PlanHandle(plan, self.g.n, s.mail, mailbox, s.mail >= 1 << 20)
-        self.install_plan(q.desc, q.count, key, handle)
-        return &handle.c
-
     # ---- the operations -----------------------------------------------------------
 
     def barrier(self, *, timeout=None, async_op=False):
+        """Returns when every member has called it.
+
+        Also a registration fence: what any member allocated before it can be read on all
+        members at its address afterwards.
+        """
         cdef Shape s
         cdef Array none
         memset(&s, 0, sizeof(s))
@@ -167,6 +92,12 @@ cdef class Collectives(Transfers):
         return self.launch(&s, &none, &none, None, None, None, timeout, async_op)
 
     def all_reduce(self, src, out=None, op="sum", *, timeout=None, async_op=False, algorithm=None, path=None):
+        """Reduces element by element over the members; all get the result.
+
+        ``src``, ``out``: one shape and dtype on all members; ``out`` None: in place.  ``op``: sum
+        prod min max avg band bor bxor.  Operands are taken in the order of the members, small
+        floats accumulate in float32, so that all members get the same bits.  Returns ``out``.
+        """
         cdef Shape s
         cdef Array a, b
         memset(&s, 0, sizeof(s))
@@ -193,6 +124,12 @@ cdef class Collectives(Transfers):
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
 
     def all_gather(self, src, out=None, *, timeout=None, async_op=False, algorithm=None, path=None):
+        """Every member gets all members' ``src``, in the order of the group.
+
+        ``src``: one shape and dtype on all members.  ``out``: (size, *src.shape) or, joined along
+        axis 0, (size * src.shape[0], ...); None: allocated in the fabric.  In place if
+        ``src`` is the member's own part of ``out``.  Returns ``out``.
+        """
         cdef Shape s
         cdef Array a, b
         memset(&s, 0, sizeof(s))
@@ -211,6 +148,12 @@ cdef class Collectives(Transfers):
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
 
     def reduce_scatter(self, src, out=None, op="sum", *, timeout=None, async_op=False, algorithm=None, path=None):
+        """Reduces, and leaves part i of the result with member i.
+
+        ``src``: size equal parts along axis 0.  ``out``: one part, (src.shape[0] // size, ...);
+        None: allocated in the fabric.  In place if ``out`` is the member's own part of ``src``.
+        ``op`` as in all_reduce.  Returns ``out``.
+        """
         cdef Shape s
         cdef Array a, b
         memset(&s, 0, sizeof(s))
@@ -230,6 +173,11 @@ cdef class Collectives(Transfers):
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
 
     def all_to_all(self, src, out=None, *, timeout=None, async_op=False, algorithm=None, path=None):
+        """Part j of member i's ``src`` becomes part i of member j's ``out``.
+
+        ``src``, ``out``: one shape, size equal parts along axis 0; ``out`` None: allocated in the
+        fabric; ``out is src`` is allowed and copies ``src`` first.  Returns ``out``.
+        """
         cdef Shape s
         cdef Array a, b
         memset(&s, 0, sizeof(s))
@@ -250,6 +198,7 @@ cdef class Collectives(Transfers):
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
 
     def broadcast(self, x, root=0, *, timeout=None, async_op=False, algorithm=None, path=None):
+        """The root's ``x`` replaces the other members' ``x``: one shape and dtype.  Returns ``x``."""
         cdef Shape s
         cdef Array a, b
         memset(&s, 0, sizeof(s))
@@ -271,6 +220,11 @@ cdef class Collectives(Transfers):
         return self.launch(&s, &a, &b, None, x, x, timeout, async_op)
 
     def reduce(self, src, out=None, root=0, op="sum", *, timeout=None, async_op=False, algorithm=None, path=None):
+        """Reduces element by element over the members; the root gets the result.
+
+        ``out`` counts on the root only; None: allocated in the fabric; ``out is src``: in place.
+        Returns ``out`` on the root, None elsewhere.
+        """
         cdef Shape s
         cdef Array a, b
         memset(&s, 0, sizeof(s))
@@ -297,6 +251,10 @@ cdef class Collectives(Transfers):
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
 
     def gather(self, src, out=None, root=0, *, timeout=None, async_op=False, algorithm=None, path=None):
+        """The root gets all members' ``src``, in the order of the group.
+
+        ``out`` as in all_gather, on the root only.  Returns it there, None elsewhere.
+        """
         cdef Shape s
         cdef Array a, b
         memset(&s, 0, sizeof(s))
@@ -338,61 +296,3 @@ cdef class Collectives(Transfers):
             if not s.in_place and overlap(&a, &b):
                 self._check_overlap("scatter", src, out)
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
-
-    # ---- for operations of several steps (comm.py) ------------------------------------
-
-    def exchange(self, uint32_t op, uint32_t dtype, uint32_t root, record, timeout):
-        """Every member's record (int64 vector that fits the mailbox), as a matrix by member."""
-        cdef Shape s
-        cdef Array a, b
-        memset(&s, 0, sizeof(s))
-        look(record, &a)
-        table = np.empty((self.size, record.size), np.int64)
-        look(table, &b)
-        if a.nbytes > self.g.mailbox_bytes:
-            raise errors.InvalidArgument(f"a record of {a.nbytes} bytes does not fit the mailbox")
-        s.op = op
-        s.like = OP_ALL_GATHER
-        s.root = root
-        s.count = a.count
-        s.mail = s.payload = a.nbytes
-        a.dtype = b.dtype = dtype
-        self.launch(&s, &a, &b, record, table, table, timeout, False)
-        return table
-
-    def run_plan(self, uint32_t op, PlanHandle handle, src, out, uint64_t count, timeout, bint async_op):
-        """Runs a plan made for this call on fabric (or own) arrays that are as it needs them."""
-        cdef st_request r
-        cdef Array a, b
-        memset(&r, 0, sizeof(r))
-        look(src, &a)
-        look(out, &b)
-        self.check_here()
-        r.desc = ST_DESC(op, 0, a.dtype, 0, 0)
-        r.count = count
-        r.src = a.data
-        r.out = b.data
-        r.solo = min(a.nbytes, b.nbytes)
-        r.plan = &handle.c
-        r.timeout_ns = timeout_to_ns(timeout, self.context.config.timeout)
-        if async_op or not st_worker_idle(&self.collectives):
-            return self.submit(&r, (src, out, handle), out, async_op)
-        self.run(&r)
-        return out
-
-    def abstain(self, timeout):
-        """Stands in for an operation that this member cannot take part in: all members get
-        CollectiveMismatch, and the group stays in step."""
-        cdef st_request r
-        memset(&r, 0, sizeof(r))
-        self.check_here()
-        r.desc = ST_DESC(OP_ABSTAIN, 0, 0, 0, 0)
-        r.timeout_ns = timeout_to_ns(timeout, self.context.config.timeout)
-        try:
-            self.run(&r)
-        except errors.CollectiveMismatch:
-            pass
-
-    def add_staged(self, uint64_t nbytes):
-        """Counts bytes copied between a user's array and fabric memory."""
-        self.g.ctx.count.staged_bytes += nbytes

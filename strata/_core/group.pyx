@@ -343,7 +343,7 @@ cdef class _Closing:
         group.g.ranks = NULL
         return self
 
-    cpdef bint over(self):
+    def over(self):
         if not self.context.here:
             return False
         if self.memory is not None:
@@ -361,4 +361,4 @@ cdef class _Closing:
 
 def _sweep():
     """Frees the memory of groups that every member has let go of."""
-    _closing[:] = [c for c in _closing if not (<_Closing>c).over()]
+    _closing[:] = [c for c in _closing if not c.over()]

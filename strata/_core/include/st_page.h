@@ -105,6 +105,7 @@ static inline int st_frames_reserve(struct st_ctx *ctx, uint64_t frame, uint64_t
     uint64_t done = 0, step;
     off_t at;
 
+    st_frames_punch(ctx, frame, n); /* what a late writer may have left in free frames must not show */
     while (done < n) { /* in steps, since a signal makes the kernel undo a call */
         step = n - done < 16 ? n - done : 16;
         at = (off_t)((ctx->rank * ctx->hbm_pages + frame + done) << ST_PAGE_SHIFT);

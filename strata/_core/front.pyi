@@ -1,0 +1,27 @@
+from typing import Any
+
+from numpy import int64
+from numpy.typing import NDArray
+
+from strata._core.group import PlanHandle
+from strata._core.transfer import Transfers
+
+OPERATIONS: tuple[str, ...]
+REDOPS: dict[str, int]
+
+class Front(Transfers):
+    def exchange(
+        self, op: int, dtype: int, root: int, record: NDArray[int64], timeout: float | None
+    ) -> NDArray[int64]: ...
+    def run_plan(
+        self,
+        op: int,
+        handle: PlanHandle,
+        src: NDArray[Any],
+        out: NDArray[Any],
+        count: int,
+        timeout: float | None,
+        async_op: bool,
+    ) -> Any: ...
+    def abstain(self, timeout: float | None) -> None: ...
+    def add_staged(self, nbytes: int) -> None: ...

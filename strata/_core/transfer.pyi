@@ -1,0 +1,25 @@
+from typing import Any
+
+from numpy.typing import NDArray
+
+from strata._core.group import CoreGroup
+
+class Transfers(CoreGroup):
+    def send(
+        self,
+        x: NDArray[Any],
+        dst: int,
+        tag: int = 0,
+        *,
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Any: ...
+    def recv(
+        self,
+        out: NDArray[Any],
+        src: int,
+        tag: int = 0,
+        *,
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Any: ...
