@@ -1,4 +1,4 @@
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from strata.config import Config
 
@@ -14,7 +14,6 @@ class Context:
     config: Config
     token: str
     heap: Any
-    def __init__(self) -> NoReturn: ...
     @staticmethod
     def attach(fd: int, config: Config) -> Context: ...
     def join(self, rank: int, timeout: float | None = None) -> None: ...
