@@ -70,7 +70,7 @@ def arguments(argv=None):
     p.add_argument("--tuned", action="store_true", help="each peer under other settings than its default too")
     p.add_argument("--no-strata", action="store_true", help="the peers alone")
     p.add_argument("--mean", action="store_true", help="compare means of a timing's iterations, not medians")
-    p.add_argument("--json", metavar="FILE", help="all records, one JSON object a line")
+    p.add_argument("--json", metavar="FILE", help="all records, one JSON object a line, as they come")
     p.add_argument("--plot", metavar="FILE.png", help="a picture (needs matplotlib)")
     p.add_argument("--replay", metavar="FILE", help="tables and picture from a --json file; measures nothing")
     a = p.parse_args(argv)
@@ -97,29 +97,43 @@ def present(a):
     return here, skipped
 
 
-def measure(a):
-    """Run everything. Returns the records in the form --json writes them."""
+class Log(list):
+    """All records. With a file, each is there as soon as it is known, whatever happens later."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.file = open(path, "w") if path else None      # held for the whole run
+
+    def keep(self, record):
+        self.append(record)
+        if self.file:
+            print(json.dumps(record), file=self.file, flush=True)
+
+
+def measure(a, log):
+    """Run everything into `log`. Returns False if it was interrupted."""
     here, skipped = present(a)
     for name, why in skipped:
         print(f"{name} skipped: {why}")
     if not here:
         sys.exit("nothing to compare: no contender is installed")
-    info = report.machine()
-    run = Run(here, a, report=lambda text: print(text, file=sys.stderr, flush=True))
-    run.take()
-    head = {"record": "machine", **info, "lines": report.machine_lines(info, here, skipped)}
-    return ([head] + [{"record": "cell", **r} for r in run.records]
-            + [{"record": "failure", **f} for f in run.failures])
+    log.keep({"record": "machine", **report.machine(), "skipped": skipped,
+              "settings": {c.name: c.env for c in here}})
+    try:
+        Run(here, a, log.keep, lambda text: print(text, file=sys.stderr, flush=True)).take()
+    except KeyboardInterrupt:
+        print("interrupted: what follows is what was measured until then")
+        return False
+    return True
 
 
 def show(records, a):
     """Print tables and summary. Returns (cells, names, peers, whether every answer was right)."""
-    head = next(r for r in records if r["record"] == "machine")
     taken = [r for r in records if r["record"] == "cell"]
     found = report.collect(taken, "us_mean" if a.mean else "us")
     names = report.contenders_of(taken)
     peers = [n for n in names if n != report.STRATA]
-    print(*head["lines"], sep="\n")
+    print(*report.machine_lines(records), sep="\n")
     for op in dict.fromkeys(r["op"] for r in taken):
         print("", *report.table(op, found, names, peers), sep="\n")
     stats = ("us_mean", "us") if a.mean else ("us", "us_mean")
@@ -143,21 +157,21 @@ def main(argv=None):
         failed = contenders.setup(a.peers + (["gloo"] if a.torch else []))
         return f"not installed: {', '.join(failed)}" if failed else 0
     if a.replay:
-        records = [json.loads(line) for line in Path(a.replay).read_text().splitlines()]
+        log, whole = Log(None), True
+        log += [json.loads(line) for line in Path(a.replay).read_text().splitlines()]
     else:
-        records = measure(a)
-    if a.json:      # before anything that could fail
-        Path(a.json).write_text("".join(json.dumps(r) + "\n" for r in records))
-    found, names, peers, right = show(records, a)
-    if a.json and not a.replay:
-        with open(a.json, "a") as out:
-            out.write(json.dumps({"record": "summary", **report.summary(found, peers)}) + "\n")
+        log = Log(a.json)
+        whole = measure(a, log)
+    found, names, peers, right = show(log, a)
+    if not a.replay:
+        log.keep({"record": "summary", **report.summary(found, peers)})
     if a.plot:
         from versus_lib import plot
-        title = records[0]["lines"][0] + f"\nfloat32, {'mean' if a.mean else 'median'} of calls back to back"
-        plot.draw(a.plot, found, names, peers, title)
+        title = report.machine_lines(log)[0]
+        plot.draw(a.plot, found, names, peers,
+                  f"{title}\nfloat32, {'mean' if a.mean else 'median'} of calls back to back")
         print(f"picture: {a.plot}")
-    return 0 if right else 1
+    return 130 if not whole else 0 if right else 1
 
 
 if __name__ == "__main__":

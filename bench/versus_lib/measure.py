@@ -35,16 +35,16 @@ def measure_cell(job, op, nbytes, salt, seconds, guess):
 
 
 class Run:
-    """Takes all rounds and keeps a record per round, contender and cell."""
+    """Takes all rounds. `keep` gets every record as it comes, `say` what a reader wants to see at once."""
 
-    def __init__(self, contenders, plan, report=print):
-        self.contenders, self.plan, self.say = contenders, plan, report
-        self.records, self.failures, self.guesses = [], [], {}
+    def __init__(self, contenders, plan, keep, say):
+        self.contenders, self.plan, self.keep, self.say = contenders, plan, keep, say
+        self.failed, self.guesses = set(), {}
 
     def _start(self, n):
         jobs = []
         for contender in self.contenders:
-            if any(f["contender"] == contender.name and f["n"] == n for f in self.failures):
+            if (contender.name, n) in self.failed:
                 continue        # it failed at this n already; said then, and again at the end
             try:
                 jobs.append(Job(contender, n))
@@ -53,7 +53,8 @@ class Run:
         return jobs
 
     def _fail(self, contender, n, where, error):
-        self.failures.append({"contender": contender.name, "n": n, "where": where, "error": str(error)})
+        self.failed.add((contender.name, n))
+        self.keep({"record": "failure", "contender": contender.name, "n": n, "where": where, "error": str(error)})
         self.say(f"! {contender.name}, n = {n}, {where}: {error}")
 
     def _cell(self, jobs, n, index, op, nbytes, number):
@@ -69,14 +70,14 @@ class Run:
                 jobs.remove(job)
                 continue
             self.guesses[key] = figures["us_mean"] * 1e3
-            self.records.append({"round": number, "contender": job.contender.name, "n": n, "op": op,
-                                 "bytes": nbytes, **figures})
+            self.keep({"record": "cell", "round": number, "contender": job.contender.name,
+                       "about": job.contender.about, "n": n, "op": op, "bytes": nbytes, **figures})
             if figures["wrong"]:
                 self.say(f"! {job.contender.name}, n = {n}, {op} {nbytes} B: "
                          f"{figures['wrong']} WRONG elements")
 
     def take(self):
-        """All rounds of all n. Failed jobs are recorded and left out; the others go on."""
+        """All rounds of all n. A failed job is recorded and left out; the others go on."""
         plan = self.plan
         for n in plan.n:
             for number in range(plan.rounds):
@@ -89,4 +90,3 @@ class Run:
                     for job in jobs:
                         job.close()
                 self.say(f"n = {n}, round {number + 1} of {plan.rounds}: {time.monotonic() - begun:.1f} s")
-        return self.records

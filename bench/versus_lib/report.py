@@ -158,12 +158,15 @@ def machine():
     }
 
 
-def machine_lines(info, contenders, skipped):
+def machine_lines(records):
+    """What a run was taken on, who took part under which settings, who was missing."""
+    info = next(r for r in records if r["record"] == "machine")
+    about = {r["contender"]: r["about"] for r in records if r["record"] == "cell"}
     lines = [f"{info['cores']} cores of {info['cpu']}, {info['memory_GiB']} GiB, "
              f"/dev/shm {info['shm_GiB']} GiB, Linux {info['kernel']}, Python {info['python']}, "
              f"commit {info['commit']}, load before the run {info['load_before']:.1f}"]
-    for c in contenders:
-        setting = f"  [{' '.join(f'{k}={v}' for k, v in c.env.items())}]" if c.env else ""
-        lines.append(f"  {c.name}: {c.about or 'did not start'}{setting}")
-    lines += [f"  {name} skipped: {why}" for name, why in skipped]
+    for name, env in info["settings"].items():
+        setting = f"  [{' '.join(f'{k}={v}' for k, v in env.items())}]" if env else ""
+        lines.append(f"  {name}: {about.get(name, 'took part in no cell')}{setting}")
+    lines += [f"  {name} skipped: {why}" for name, why in info["skipped"]]
     return lines

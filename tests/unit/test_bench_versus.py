@@ -63,8 +63,8 @@ def test_swapped_shares_are_wrong():
 
 
 def record(number, contender, us, op="all_reduce", nbytes=8, n=2, wrong=0):
-    return {"round": number, "contender": contender, "op": op, "bytes": nbytes, "n": n, "us": us,
-            "us_mean": 2 * us, "wrong": wrong, "iters": 10}
+    return {"round": number, "contender": contender, "about": f"{contender} 1.0", "n": n, "op": op,
+            "bytes": nbytes, "us": us, "us_mean": 2 * us, "wrong": wrong, "iters": 10}
 
 
 def test_ratio_is_against_the_best_peer_of_the_same_round():
@@ -94,8 +94,13 @@ def test_summary_lists_the_lost_cells_worst_first():
     assert figures["behind"] == 2
 
 
+MACHINE = {"record": "machine", "cpu": "a machine", "cores": 2, "memory_GiB": 23, "shm_GiB": 11, "kernel": "6",
+           "python": "3", "load_before": 0.5, "commit": "abc", "skipped": [["gloo", "why not"]],
+           "settings": {"strata": {}, "mpich": {}, "impi": {"I_MPI_FABRICS": "shm"}}}
+
+
 def test_tables_and_picture_from_records(tmp_path, capsys):
-    records = [{"record": "machine", "lines": ["a machine"]}]
+    records = [MACHINE]
     for op, nbytes in grid(cells.OPS, [8, 1 << 20]):
         for n in (2, 4):
             for k, name in enumerate(("strata", "mpich", "impi")):
@@ -110,19 +115,19 @@ def test_tables_and_picture_from_records(tmp_path, capsys):
         pass
     assert versus.main(argv) == 0
     shown = capsys.readouterr().out
-    assert "a machine" in shown and "geometric mean of 22 ratios" in shown and "1 MiB" in shown
+    assert "a machine" in shown and "mpich: mpich 1.0" in shown and "gloo skipped: why not" in shown
+    assert "geometric mean of 22 ratios" in shown and "1 MiB" in shown
     if "--plot" in argv:
         assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_wrong_answer_or_a_failed_job_is_told_and_fails_the_run(tmp_path, capsys):
     log = tmp_path / "log.jsonl"
-    head = {"record": "machine", "lines": ["a machine"]}
     bad = {"record": "cell", **record(0, "mpich", 1.0, wrong=7)}
     died = {"record": "failure", "contender": "impi", "n": 2, "where": "start", "error": "gone"}
     for extra in (bad, died):
         log.write_text("".join(json.dumps(r) + "\n"
-                               for r in (head, {"record": "cell", **record(0, "impi", 1.0)}, extra)))
+                               for r in (MACHINE, {"record": "cell", **record(0, "impi", 1.0)}, extra)))
         assert versus.main(["--replay", str(log)]) == 1
     shown = capsys.readouterr().out
     assert "WRONG ANSWER: mpich" in shown and "FAILED: impi" in shown
