@@ -79,6 +79,7 @@ class Group(Collectives):
             except MemoryError:
                 self.abstain(timeout)
                 raise
+        assert out is not None  # for type checkers
         return self.scatter_into(src if self.rank == root else None, out, root, timeout, async_op)
 
     def _headers(self, op: int, root: int, out: np.ndarray | None, timeout: float | None) -> np.ndarray:
@@ -141,11 +142,11 @@ class Group(Collectives):
             raise
         result = target if out is None else out
         done = self.run_plan(_OP["all_to_all_v"], handle, source, target, int(counts.sum()), timeout, async_op)
-        copy_back = out is not None and target is not out
+        rows = None if out is None or target is out else out[:total]
         if async_op:
-            return done.deliver(out[:total] if copy_back else None, target, result)
-        if copy_back:
-            out[:total] = target
+            return done.deliver(rows, target, result)
+        if rows is not None:
+            rows[...] = target
         return result
 
     def _row_counts(self, name: str, values: Iterable[int]) -> list[int]:

@@ -102,6 +102,7 @@ cdef extern from "st_ctx.h" nogil:
         st_wait_policy wait
         st_counters count
 
+    int st_is_die(const st_ctx *ctx)
     int64_t st_owner(const st_ctx *ctx, uint64_t va)
     uint64_t st_segment(const st_ctx *ctx, uint32_t die)
 

@@ -1,7 +1,7 @@
 """What the fronts of operations need to know of a numpy array."""
 
 cimport numpy as cnp
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 
 cnp.import_array()
 

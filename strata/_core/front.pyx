@@ -20,7 +20,7 @@ from strata._core.group cimport (
     st_worker_idle,
     st_worker_submit,
 )
-from strata._core.space cimport timeout_to_ns
+from strata._core.space cimport deadline_of
 from strata._core.transfer cimport Transfers
 from strata._core.work cimport Work
 
@@ -65,7 +65,7 @@ cdef class Front(Transfers):
         q.solo = out.nbytes if out_array is not None else 0
         q.payload = s.payload if mailbox else 0
         q.fence = s.fence
-        q.timeout_ns = timeout_to_ns(timeout, self.context.config.timeout)
+        q.timeout_ns = deadline_of(timeout, self.context)
         if n > 1 and s.op != OP_BARRIER:
             key = <uint64_t>itemsize << 2 | (s.in_place and not mailbox) << 1 | mailbox
             q.plan = self.find_plan(q.desc, q.count, key)
@@ -138,7 +138,7 @@ cdef class Front(Transfers):
         r.out = b.data
         r.solo = min(a.nbytes, b.nbytes)
         r.plan = &handle.c
-        r.timeout_ns = timeout_to_ns(timeout, self.context.config.timeout)
+        r.timeout_ns = deadline_of(timeout, self.context)
         if async_op or not st_worker_idle(&self.collectives):
             return self.submit(&r, (src, out, handle), out, async_op)
         self.run(&r)
@@ -151,7 +151,7 @@ cdef class Front(Transfers):
         memset(&r, 0, sizeof(r))
         self.check_here()
         r.desc = ST_DESC(OP_ABSTAIN, 0, 0, 0, 0)
-        r.timeout_ns = timeout_to_ns(timeout, self.context.config.timeout)
+        r.timeout_ns = deadline_of(timeout, self.context)
         try:
             self.run(&r)
         except errors.CollectiveMismatch:

@@ -7,13 +7,11 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
-import weakref
-
 import numpy as np
 
-from strata._core.abi cimport ST_EINTR, ST_EMISMATCH, ST_OK, st_ensure_mapped
+from strata._core.abi cimport ST_EINTR, ST_EMISMATCH, ST_OK, st_ensure_mapped, st_is_die
 from strata._core.kernels cimport reduce_fn
-from strata._core.space cimport Context, timeout_to_ns
+from strata._core.space cimport Context, deadline_of
 
 from strata import errors
 
@@ -146,7 +144,7 @@ cdef class CoreGroup:
 
     def _find_memory(self, bytes key, timeout):
         """The leader (first member) allocates and publishes, the others wait for it."""
-        cdef uint64_t ns = timeout_to_ns(timeout, self.context.config.timeout)
+        cdef uint64_t ns = deadline_of(timeout, self.context)
         cdef const uint64_t *id = <const uint64_t *>PyBytes_AS_STRING(key)
         cdef uint64_t nbytes = st_group_bytes(self.g.n, self.context.mailbox_bytes), va = 0, got = 0
         cdef uint32_t leader = self.g.ranks[0]
@@ -219,10 +217,10 @@ cdef class CoreGroup:
     cdef int check_here(self) except -1:
         if not self.bound:
             raise errors.NotInJob(f"group {self.name} was never formed")
-        if not self.context.here:
-            from strata._core import space
-            space.current()
-            raise errors.NotInJob("this process was forked from a die; it cannot communicate")
+        if not st_is_die(&self.context.ctx):
+            raise errors.NotInJob(
+                "this process was forked from a die and is not one itself: it cannot communicate", group=self.name
+            )
         return 0
 
     # ---- plans ---------------------------------------------------------------
@@ -317,7 +315,7 @@ cdef class CoreGroup:
         """(members that called this for the ``round``-th time, members that neither did nor died)."""
         cdef uint64_t mask[16]
         cdef uint64_t missing[16]
-        cdef uint64_t ns = timeout_to_ns(timeout, self.context.config.timeout)
+        cdef uint64_t ns = deadline_of(timeout, self.context)
         cdef int rc
         self.check_here()
         with nogil:

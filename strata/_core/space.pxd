@@ -9,8 +9,10 @@ cdef class Context:
     cdef bint attached
     cdef public object config
     cdef public object token
+    cdef uint64_t timeout_ns
     cdef public object heap  # of its fabric memory: memory.heap_of()
 
 
 cpdef Context current()
 cdef uint64_t timeout_to_ns(object timeout, double default) except? 1
+cdef uint64_t deadline_of(object timeout, Context context) except? 1

@@ -1,7 +1,7 @@
 """The UB space: make one, attach to it, agree on a window, see who is there."""
 
 from libc.errno cimport errno
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
 import os
@@ -13,11 +13,11 @@ from strata._core.abi cimport (
     ST_EREG,
     ST_ESYS,
     ST_ETIMEOUT,
-    ST_HEADER_BYTES,
     ST_OK,
     ST_PAGE_BYTES,
     st_ctx,
     st_header,
+    st_is_die,
     st_log_head,
     st_mailbox_fits,
     st_owner,
@@ -66,6 +66,11 @@ PAGE_BYTES = ST_PAGE_BYTES
 cdef int _poll_signals(void *arg) noexcept with gil:
     """Runs Python's signal handlers; nonzero: one raised, and its exception is set."""
     return PyErr_CheckSignals() != 0
+
+
+cdef uint64_t deadline_of(object timeout, Context context) except? 1:
+    """timeout_to_ns with the option's default, which is computed once."""
+    return context.timeout_ns if timeout is None else timeout_to_ns(timeout, 0.0)
 
 
 cdef uint64_t timeout_to_ns(object timeout, double default) except? 1:
@@ -149,6 +154,7 @@ cdef class Context:
         self.ctx.wait.poll_ns = <uint64_t>(config.poll_ms * 1e6)
         self.ctx.wait.sleep_ns = <uint64_t>(config.yield_ms * 1e6)
         self.ctx.wait.pauses = 0
+        self.timeout_ns = timeout_to_ns(None, config.timeout)
         return self
 
     def __dealloc__(self):
@@ -202,7 +208,7 @@ cdef class Context:
         """Pauses before a waiter yields: some only if every die has a CPU of its own."""
         if self.config.spin >= 0:
             return self.config.spin
-        return 2000 if self.ctx.ndies <= usable_cpus() else 0
+        return 200 if self.ctx.ndies <= usable_cpus() else 0
 
     def leave(self):
         """Leaves the job on purpose; mappings stay.  Peers that wait for this die get PeerDead."""
@@ -263,7 +269,7 @@ cdef class Context:
     @property
     def here(self):
         """False in a forked child: it is not the die."""
-        return self.ctx.pid == <uint32_t>os.getpid()
+        return bool(st_is_die(&self.ctx))
 
     rank = property(lambda self: (<Context>self).ctx.rank)
     ndies = property(lambda self: (<Context>self).ctx.ndies)

@@ -14,7 +14,7 @@ from strata._core.group cimport (
     st_worker_idle,
     st_worker_submit,
 )
-from strata._core.space cimport timeout_to_ns
+from strata._core.space cimport deadline_of
 from strata._core.work cimport Work
 
 from strata import errors
@@ -58,7 +58,7 @@ cdef class Transfers(CoreGroup):
             # A receiver may have any memory: it alone writes there.
             temporary = self._temporary(array, receive)
             look(temporary, &a)
-        ns = timeout_to_ns(timeout, self.context.config.timeout)
+        ns = deadline_of(timeout, self.context)
         memset(&t, 0, sizeof(t))
         t.receive = receive
         t.peer = peer

@@ -5,7 +5,7 @@ from libc.string cimport memset
 import numpy as np
 
 from strata._core.abi cimport ST_EINTR, ST_ETIMEOUT, ST_OK
-from strata._core.group cimport CoreGroup, st_item_done, st_item_wait
+from strata._core.group cimport st_item_done, st_item_wait
 from strata._core.space cimport timeout_to_ns
 
 from strata import errors

@@ -47,8 +47,8 @@ def balanced(cost, peer, turn, share, cores: int, cap) -> Placement:
     loads = [(0, core) for core in range(cores)]  # a heap: the core that is free first, on top
     core = np.empty(len(cost), np.int64)
     falling = cost[dealt]
-    edges = np.flatnonzero(falling[1:] != falling[:-1]) + 1
-    edges = [0, *edges.tolist(), len(cost)]
+    inner = np.flatnonzero(falling[1:] != falling[:-1]) + 1
+    edges: list[int] = [0, *inner.tolist(), len(cost)]
     for start, end in pairwise(edges):
         if start == end:
             continue

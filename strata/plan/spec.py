@@ -47,7 +47,7 @@ class Spec(NamedTuple):
     """
 
     operation: str
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count, on purpose
     itemsize: int = 1
     dtype: int = 0
     redop: int = 0
@@ -127,4 +127,4 @@ def normal(spec: Spec) -> Spec:
     integers = {
         name: operator.index(getattr(spec, name)) for name in ("count", "itemsize", "dtype", "redop", "root", "nranks")
     }
-    return check(spec._replace(**integers, in_place=bool(spec.in_place)))
+    return check(spec._replace(in_place=bool(spec.in_place), **integers))  # type: ignore[arg-type]

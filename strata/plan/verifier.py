@@ -23,7 +23,7 @@ class _Units(NamedTuple):
     """All units of all dies; ``src`` and ``dst`` index the joint operand columns."""
 
     die: np.ndarray
-    index: np.ndarray
+    index: np.ndarray  # type: ignore[assignment]  # hides tuple.index, on purpose
     core: np.ndarray
     kind: np.ndarray
     op: np.ndarray
@@ -281,7 +281,7 @@ def _reduced(units: _Units, unit, source, into, plans: list[Plan]) -> None:
     wrong = units.member[operand] != np.arange(n)
     wrong |= units.offset[operand] != source[:, None]
     if wrong.any():
-        i, k = np.unravel_index(int(wrong.argmax()), wrong.shape)
+        i, k = (int(x) for x in np.unravel_index(int(wrong.argmax()), wrong.shape))
         what = f"operand {k} should be member {k} SRC byte {source[i]}, and is"
         _fail(units, unit[i], what, operand[i, k])
 

@@ -38,6 +38,7 @@ struct st_ctx {
     uint32_t rank;
     uint32_t ndies;
     uint32_t pid; /* of the process that attached; a forked child is not the die */
+    const uint32_t *mark; /* 1 in that process, 0 in its forked children; NULL: compare pids */
     uint8_t *control;
     uint64_t control_bytes;
     struct st_header *header;
@@ -66,6 +67,14 @@ struct st_ctx {
     /* tests replace this */
     int (*alive)(struct st_ctx *ctx, uint32_t die);
 };
+
+/* Is this process the die, and not a child that it forked?  Without a system
+ * call where the kernel can wipe a page in children. */
+static inline int st_is_die(const struct st_ctx *ctx)
+{
+    return ctx->mark ? *(const volatile uint32_t *)ctx->mark != 0
+                     : (uint32_t)getpid() == ctx->pid;
+}
 
 static inline uint64_t *st_table(const struct st_ctx *ctx, uint32_t die)
 {

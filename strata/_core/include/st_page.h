@@ -219,7 +219,7 @@ static inline int st_pages_map(struct st_ctx *ctx, uint64_t npages, uint64_t *va
 
     if (npages == 0)
         return ST_EINVAL;
-    if ((uint32_t)getpid() != ctx->pid)
+    if (!st_is_die(ctx))
         return ST_ENOJOB;
     pthread_mutex_lock(&ctx->lock);
     if (npages > ctx->frames_left) {
@@ -258,7 +258,7 @@ static inline int st_pages_unmap(struct st_ctx *ctx, uint64_t va, uint64_t npage
     uint64_t at = (va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT, i;
     int rc = ST_OK;
 
-    if ((uint32_t)getpid() != ctx->pid)
+    if (!st_is_die(ctx))
         return ST_ENOJOB;
     if (va % ST_PAGE_BYTES || st_owner(ctx, va) != (int64_t)ctx->rank || npages == 0 ||
         npages > ctx->seg_pages || at + npages > ctx->seg_pages)

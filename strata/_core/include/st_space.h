@@ -6,6 +6,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
 #include "st_ctx.h"
 #include "st_group_layout.h"
 #include "st_live.h"
@@ -145,6 +149,22 @@ static inline int st_space_format(int fd, const struct st_header *layout, uint64
     return ST_OK;
 }
 
+/* A page that reads 1 here and 0 in forked children. */
+static inline void st_space_mark(struct st_ctx *ctx)
+{
+    uint32_t *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    ctx->mark = NULL;
+    if (p == MAP_FAILED)
+        return;
+    if (madvise(p, 4096, MADV_WIPEONFORK) != 0) {
+        munmap(p, 4096);
+        return;
+    }
+    *p = 1;
+    ctx->mark = p;
+}
+
 /* Private tables, in one lazily touched mapping. */
 static inline int st_space_private(struct st_ctx *ctx)
 {
@@ -159,11 +179,13 @@ static inline int st_space_private(struct st_ctx *ctx)
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return ST_ESYS;
+    (void)madvise(p, ctx->private_bytes, MADV_NOHUGEPAGE); /* sparse: a touch must not cost 2 MiB */
     ctx->shadow = (uint64_t *)p;
     ctx->log_cursor = (uint64_t *)(p + shadow);
     ctx->frame_used = (uint64_t *)(p + shadow + cursors);
     ctx->page_used = (uint64_t *)(p + shadow + cursors + frames);
     ctx->frames_left = ctx->hbm_pages;
+    st_space_mark(ctx);
     return pthread_mutex_init(&ctx->lock, NULL) == 0 ? ST_OK : ST_ESYS;
 }
 
