@@ -73,6 +73,7 @@ class Keeper:
         self._known: set[int] = set()  # strays that have been asked to end
         self._interrupted = mmap.mmap(-1, mmap.PAGESIZE)
         self._asked: tuple[int, float] | None = None  # signal that the user has sent, and when
+        self._impatient = False
         self._front = -1  # pidfd
         self._plumbing = Plumbing(options, forwarder, self._log_failed)
         self._terminal: Terminal | None = None
@@ -153,6 +154,8 @@ class Keeper:
         self.selector.register(fd, selectors.EVENT_READ, call)
 
     def _step(self) -> None:
+        if self.forwarder:
+            self.forwarder.on_time()  # before the wait: what has become possible must not wait
         times = [self.deadline, self._expires, self.forwarder.due() if self.forwarder else None]
         known = [t for t in times if t is not None]
         wait = max(0.0, min(known) - time.monotonic()) if known and not self._stopped_at else None
@@ -160,8 +163,6 @@ class Keeper:
             key.data(events)
         if not self._stopped_at:
             self._on_time(time.monotonic())
-        if self.forwarder:
-            self.forwarder.on_time()
 
     def _on_time(self, now: float) -> None:
         if self._expires is not None and now >= self._expires:
@@ -307,11 +308,10 @@ class Keeper:
 
     def _asked_to_end(self, number: int) -> None:
         """A first signal goes to the dies; the same again kills them."""
-        if not self.live and self.forwarder:
-            self.forwarder.discard()  # nobody waits for the rest of the output
         now, before, self._asked = time.monotonic(), self._asked, self._asked or (number, time.monotonic())
         if number == signal.SIGKILL or (before and before[0] == number and now > before[1] + REPEAT):
             self.end(Verdict(128 + number), "KILL")
+            self._impatient = True
             if self._strays == "TERM":
                 self._end_strays("KILL")
         elif before is None:
@@ -344,6 +344,9 @@ class Keeper:
     def _output_done(self) -> bool:
         if self.forwarder is None:
             return True
+        if self._impatient:  # nobody waits for a reader that sleeps
+            self.forwarder.discard(blocked_only=True)
+        self.forwarder.on_time()
         self.forwarder.end_writers()
         return self.forwarder.finished()
 

@@ -26,7 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
     keeper = procs.fork()
     if keeper:
         there.close()
-        return front.watch(keeper, here, origin)
+        with here:
+            return front.watch(keeper, here, origin)
     here.close()
     from strata.launch.command import keep
 

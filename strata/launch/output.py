@@ -125,6 +125,8 @@ class Source:
             sink.waiting.add(self)
             self._listen(self.open and len(self._buffer) < READ)
             return
+        if sink.holder is self:
+            self.last = time.monotonic()  # it was not this die that kept others waiting
         if self._lines:
             self._emit(self._lines)
             if sink.holder is self:
@@ -207,7 +209,7 @@ class Forwarder:
         """When on_time() is next wanted, in time.monotonic() seconds."""
         times = [s.since + PROMPT_AFTER for s in self.sources if s.since and self._safe(s)]
         for sink in (self.out, self.err):
-            if sink.holder is not None and sink.waiting:
+            if sink.stalled:
                 times.append(sink.holder.last + STALL)
         return min(times, default=None)
 
@@ -222,10 +224,9 @@ class Forwarder:
             if source.since and now >= source.since + PROMPT_AFTER and self._safe(source):
                 source.show()
         for sink in (self.out, self.err):
-            if sink.holder is not None and sink.waiting and now >= sink.holder.last + STALL:
+            if sink.stalled and now >= sink.holder.last + STALL:
                 sink.holder = None
-            if sink.holder is None:
-                sink.wake()
+            sink.wake()
 
     def end_writers(self) -> None:
         """No process of the job is left: what is in the pipes now is all there will be.
@@ -250,14 +251,16 @@ class Forwarder:
 
     def message(self, text: str) -> None:
         """A message of the launcher, on a line of its own."""
-        if self.err.cursor is not None:
+        if text and self.err.cursor is not None:
             self.err.write(b"\n")
             self.err.cursor = None
         self.err.write(text.encode(errors="surrogateescape"))
 
-    def discard(self) -> None:
+    def discard(self, blocked_only: bool = False) -> None:
+        """Drops what has not been written, and all that would be; or only where nobody reads."""
         for sink in (self.out, self.err):
-            sink.discard()
+            if not (blocked_only and sink.empty):
+                sink.discard()
 
 
 def _same_file(a: int, b: int) -> bool:

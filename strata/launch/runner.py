@@ -7,6 +7,7 @@ import builtins
 import contextlib
 import ctypes
 import errno
+import functools
 import gc
 import io
 import os
@@ -35,6 +36,9 @@ class Script:
         self._code = compile(source, os.path.abspath(path), "exec", dont_inherit=True)
 
     def __call__(self, die: Die) -> int:
+        return _run(die, [self._prepare()])
+
+    def _prepare(self) -> Callable[[], Any]:
         sys.argv = [self._path, *self._arguments]
         _set_import_path(os.path.dirname(os.path.realpath(self._path)))
         main = _new_main()
@@ -42,9 +46,7 @@ class Script:
         from importlib.machinery import SourceFileLoader
 
         main.__dict__.update(__file__=full, __cached__=None, __loader__=SourceFileLoader("__main__", full))
-        code, space = self._code, main.__dict__
-        del main
-        return _run(die, lambda: exec(code, space))
+        return functools.partial(exec, self._code, main.__dict__)
 
 
 class Module:
@@ -62,7 +64,7 @@ class Module:
         _new_main()
         # What the interpreter itself calls for -m.
         run: Callable[[str], Any] = runpy._run_module_as_main  # type: ignore[attr-defined]
-        return _run(die, lambda: run(self._name))
+        return _run(die, [functools.partial(run, self._name)])
 
 
 class Program:
@@ -134,13 +136,17 @@ def _set_standard_files() -> None:
         sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]
 
 
-def _run(die: Die, code: Callable[[], Any]) -> int:
-    """Runs the user's code to its end and this process to its own, as Python does."""
+def _run(die: Die, code: list[Callable[[], Any]]) -> int:
+    """Runs the user's code to its end and this process to its own, as Python does.
+
+    ``code`` is handed over in a list and taken out, so that nobody else holds on
+    to the script's variables when the time comes to let go of them.
+    """
     before = set(sys.modules) - {"__main__"}
     status = 0
     gc.enable()
     try:
-        code()
+        code.pop()()
     except SystemExit as error:
         status = exit_status(error.code)
     except BaseException as error:
@@ -148,7 +154,6 @@ def _run(die: Die, code: Callable[[], Any]) -> int:
         status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         if not silent:  # one traceback is enough to see where Ctrl-C came in
             status = _print_exception(error) or status
-    code = None  # type: ignore[assignment]
     return _end(status, before)
 
 

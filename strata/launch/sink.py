@@ -45,6 +45,11 @@ class Sink:
         return self._pending > HIGH
 
     @property
+    def stalled(self) -> bool:
+        """Whether sources wait for one that is silent in the middle of its line."""
+        return self.holder is not None and bool(self.waiting) and self.holder not in self.waiting
+
+    @property
     def empty(self) -> bool:
         return not self._queue
 

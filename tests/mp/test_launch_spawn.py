@@ -1,0 +1,413 @@
+"""spawn: dies from a script, a notebook or a test."""
+
+import _thread
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+from launching import PATIENCE, all_gone, environment, plain, until, usual_signals, write
+
+from strata import bootstrap, errors
+from strata.launch import spawn
+from strata.launch.procs import children
+
+
+def rank():
+    return int(os.environ["STRATA_RANK"])
+
+
+@pytest.fixture(autouse=True)
+def no_child_left():
+    """Not even a zombie."""
+    before = set(children())
+    yield
+    assert set(children()) <= before
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
+def test_results_by_rank(n):
+    offset = 10  # a closure
+    assert spawn(lambda x, y: (rank() + offset) * x + y, n, 2, 1) == [(r + 10) * 2 + 1 for r in range(n)]
+
+
+def test_dies_form_a_job():
+    def who():
+        context = bootstrap.init()
+        return context.rank, context.ndies, context.hbm_bytes, context.token
+
+    got = spawn(who, 4, hbm="64MiB")
+    assert [g[:3] for g in got] == [(r, 4, 64 << 20) for r in range(4)]
+    assert len({g[3] for g in got}) == 1
+    assert not os.environ.get("STRATA_RANK")
+
+
+def test_the_caller_may_have_a_job_of_its_own():
+    """A notebook that has called init() before; then its dies have a job, and it still has its own."""
+    code = """
+        import os
+        from strata import bootstrap
+        from strata.launch import spawn
+        mine = bootstrap.init()
+        def who():
+            c = bootstrap.init()
+            return c.rank, c.ndies, c.token
+        got = spawn(who, 3)
+        assert [g[:2] for g in got] == [(0, 3), (1, 3), (2, 3)], got
+        assert mine.token not in {g[2] for g in got}
+        assert bootstrap.init() is mine and mine.here
+        print("good")
+    """
+    import textwrap
+
+    done = plain("-c", textwrap.dedent(code))
+    assert (done.stdout, done.stderr) == (b"good\n", b"")
+
+
+def test_large_results_and_arguments():
+    big = np.arange(3_000_000)
+    got = spawn(lambda a: a * (rank() + 1), 3, big)
+    for r in range(3):
+        np.testing.assert_array_equal(got[r], big * (r + 1))
+
+
+class Odd(Exception):
+    def __init__(self, a, b):
+        super().__init__(f"{a}/{b}")
+
+
+def test_an_exception_is_raised_here_with_its_cause_and_traceback():
+    def fail():
+        if rank() == 2:
+            raise KeyError("what", 3)
+        time.sleep(1000)
+
+    with pytest.raises(errors.SpawnError) as caught:
+        spawn(fail, 4, grace=0.1)
+    error = caught.value
+    assert error.ranks == (2,)
+    assert isinstance(error.__cause__, KeyError)
+    assert error.__cause__.args == ("what", 3)
+    text = str(error)
+    assert text.startswith("rank 2 of 4: KeyError: ('what', 3)")
+    assert 'raise KeyError("what", 3)' in text
+    assert "in fail" in error.traceback
+    assert "spawning.py" not in error.traceback
+    assert str(pickle.loads(pickle.dumps(error))) == text
+
+
+def test_an_exception_that_cannot_travel_is_told_as_text():
+    def fail():
+        raise Odd(1, 2)  # pickles, and cannot be unpickled
+
+    with pytest.raises(errors.SpawnError, match="Odd: 1/2") as caught:
+        spawn(fail, 2)
+    assert caught.value.__cause__ is None
+
+
+def test_a_result_that_cannot_travel():
+    with pytest.raises(errors.SpawnError, match="rank [01] of 2: .*pickle"):
+        spawn(lambda: lambda: 1, 2)
+
+    class Trap:
+        def __reduce__(self):
+            return int, ("no number",)
+
+    with pytest.raises(errors.SpawnError, match="rank 0 of 1: the result of rank 0 cannot be read back"):
+        spawn(Trap, 1)
+
+
+def test_root_cause_before_those_that_noticed():
+    read, write_end = os.pipe()
+    wait, go = os.pipe()
+
+    def fail():
+        if rank() == 1:
+            os.read(read, 1)
+            raise ValueError("cause")
+        os.read(wait, 1)
+        raise errors.PeerDead(ranks=[1], operation="barrier", number=3)
+
+    def dies():
+        with contextlib.suppress(psutil.NoSuchProcess):  # one ends while we look
+            return {c.pid for k in psutil.Process().children() for c in k.children() if c.status() != "zombie"}
+
+    def release():
+        """Rank 1 may fail once the others have."""
+        until(lambda: len(dies() or ()) == 3, "dies start")
+        os.write(go, b"xx")
+        until(lambda: len(dies() or ()) == 1, "only rank 1 is left")
+        os.write(write_end, b"x")
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    with pytest.raises(errors.SpawnError) as caught:
+        spawn(fail, 3, grace=PATIENCE)
+    thread.join()
+    for fd in (read, write_end, wait, go):
+        os.close(fd)
+    assert caught.value.ranks == (1,)
+    assert "ValueError: cause" in str(caught.value)
+    assert "ranks 0, 2 failed too" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "end, text",
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
+        (lambda: os._exit(9), "exit code 9"),
+        (lambda: os._exit(0), "ended without a result"),
+        (lambda: sys.exit(4), "exit code 4"),
+        (lambda: sys.exit("words"), "exit code 1"),
+    ],
+)
+def test_dies_that_end_without_an_exception(end, text):
+    def fail():
+        return end() if rank() == 1 else 0
+
+    with pytest.raises(errors.SpawnError, match=f"rank 1 of 2: {text}") as caught:
+        spawn(fail, 2)
+    assert caught.value.ranks == (1,)
+
+
+def test_sys_exit_0_is_no_failure():
+    assert spawn(sys.exit, 2) == [None, None]
+
+
+def test_timeout():
+    def stay():
+        if rank() != 1:
+            time.sleep(1000)
+
+    with pytest.raises(errors.SpawnError, match="timed out after 0.5 s; still running: ranks 0, 2") as caught:
+        spawn(stay, 3, timeout=0.5, grace=0.1)
+    assert caught.value.ranks == (0, 2)
+
+
+def test_dies_do_not_nest():
+    with pytest.raises(errors.SpawnError, match="dies do not nest") as caught:
+        spawn(lambda: spawn(rank, 2), 2)
+    assert isinstance(caught.value.__cause__, errors.StrataError)
+
+
+@pytest.mark.parametrize(
+    "call, kind",
+    [
+        (lambda: spawn(rank, 0), errors.InvalidArgument),
+        (lambda: spawn(rank, "2"), errors.InvalidArgument),
+        (lambda: spawn(rank, 2, timeout=-1), errors.InvalidArgument),
+        (lambda: spawn(rank, 2, timeout=float("nan")), errors.InvalidArgument),
+        (lambda: spawn(rank, 2, grace=-1), errors.InvalidArgument),
+        (lambda: spawn(3, 2), TypeError),
+        (lambda: spawn(rank, 2, hbm="much"), ValueError),
+        (lambda: spawn(rank, 2, hbm="100T"), errors.ConfigError),
+    ],
+)
+def test_wrong_arguments(call, kind):
+    with pytest.raises(kind):
+        call()
+
+
+def test_the_callers_process_is_as_before(capfd):
+    """Signals, mask, descriptors, subreaper, random numbers, buffered output, exit handlers."""
+
+    def state():
+        return (
+            {s: signal.getsignal(s) for s in signal.valid_signals()},
+            signal.pthread_sigmask(signal.SIG_BLOCK, []),
+            sorted(os.listdir("/proc/self/fd")),
+            os.environ.copy(),
+            np.random.get_state()[1].tolist(),
+        )
+
+    sys.stdout.write("once ")
+    before = state()
+    spawn(rank, 3)
+    assert state() == before
+    sys.stdout.flush()
+    assert capfd.readouterr().out == "once "
+
+
+def test_random_numbers_differ():
+    import random
+
+    got = spawn(lambda: (np.random.rand(), random.random()), 4)
+    assert len({x for pair in got for x in pair}) == 8
+
+
+def test_exit_handlers_of_the_caller_are_its_own(tmp_path):
+    code = f"""
+import atexit, os
+from strata.launch import spawn
+atexit.register(lambda: print("caller", os.environ.get("STRATA_RANK")))
+def fn():
+    atexit.register(lambda: open("{tmp_path}/die." + os.environ["STRATA_RANK"], "w").close())
+    print("in die", flush=True)
+spawn(fn, 2)
+"""
+    done = plain("-c", code)
+    assert (done.stdout, done.stderr) == (b"in die\n" * 2 + b"caller None\n", b"")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_from_a_process_with_threads():
+    """As in a notebook: other threads hold the GIL, the import lock and malloc at any moment."""
+    stop = threading.Event()
+
+    def busy():
+        while not stop.is_set():
+            [bytearray(1000) for _ in range(100)]
+            __import__("json").dumps(list(range(100)))
+
+    threads = [threading.Thread(target=busy) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            got = spawn(lambda: float((np.ones((64, 64)) @ np.ones((64, 64)))[0, 0]) + rank(), 2, timeout=PATIENCE)
+            assert got == [64.0, 65.0]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_from_another_thread_and_several_at_once():
+    results = {}
+
+    def one(i):
+        results[i] = spawn(lambda: (i, rank()), 2)
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {i: [(i, 0), (i, 1)] for i in range(3)}
+
+
+def test_inside_a_running_event_loop():
+    import asyncio
+
+    async def cell():
+        return spawn(lambda: asyncio.run(asyncio.sleep(0, rank())), 2)
+
+    assert asyncio.run(cell()) == [0, 1]
+
+
+def test_multiprocessing_in_caller_and_die():
+    context = multiprocessing.get_context("fork")
+    other = context.Process(target=time.sleep, args=(1000,))
+    other.start()
+    try:
+
+        def inside():
+            assert not multiprocessing.active_children()
+            with context.Pool(2) as pool:
+                return sum(pool.map(abs, [-1, -2]))
+
+        assert spawn(inside, 2) == [3, 3]
+        assert other.is_alive()
+    finally:
+        other.kill()
+        other.join()
+
+
+def test_keyboard_interrupt_leaves_nothing():
+    read, write_end = os.pipe()
+
+    def stay():
+        os.write(write_end, b"x")
+        time.sleep(1000)
+
+    def interrupt():
+        for _ in range(3):
+            os.read(read, 1)
+        _thread.interrupt_main()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        spawn(stay, 3, grace=0.5)
+    thread.join()
+    os.close(read)
+    os.close(write_end)
+
+
+SCRIPT = """
+import os, subprocess, sys, time
+from strata.launch import spawn
+
+def stay():
+    deep = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    path = f"{sys.argv[1]}/pids.{os.environ['STRATA_RANK']}"
+    with open(path + "~", "w") as f:
+        print(os.getppid(), os.getpid(), deep.pid, file=f)
+    os.rename(path + "~", path)
+    time.sleep(1000)
+
+spawn(stay, 3, grace=0.5)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_the_end_of_the_caller_is_the_end_of_all(tmp_path, number):
+    script = write(tmp_path / "script.py", SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, script, tmp_path], env=environment(), stderr=subprocess.PIPE, preexec_fn=usual_signals
+    )
+    with process:
+        files = until(lambda: len(f := list(tmp_path.glob("pids.?"))) == 3 and f, "dies are there")
+        pids = [int(word) for file in files for word in file.read_text().split()]
+        os.kill(process.pid, number)
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == -number
+        all_gone(pids)
+
+
+def test_kill_9_of_the_keeper_is_an_error_here():
+    read, write_end = os.pipe()
+
+    def stay():
+        os.write(write_end, b"x")
+        time.sleep(1000)
+
+    def kill():
+        for _ in range(2):
+            os.read(read, 1)
+        os.kill(children()[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(errors.SpawnError, match="keeper"):
+        spawn(stay, 2)
+    thread.join()
+    os.close(read)
+    os.close(write_end)
+
+
+def test_what_dies_start_ends_with_the_job(tmp_path):
+    def start():
+        return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+
+    pids = spawn(start, 2)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_no_guard_and_standard_input(tmp_path):
+    """No ``if __name__``; dies read nothing of the caller's input."""
+    code = "import sys; from strata.launch import spawn; print(spawn(lambda: sys.stdin.read(), 2), sys.stdin.read())"
+    script = write(tmp_path / "script.py", code)
+    with open(script) as file:
+        done = plain(script, stdin=file)
+    assert done.stdout == f"['', ''] {code}\n".encode()
+    assert done.stderr == b""
