@@ -10,35 +10,40 @@ run by ``strata-run -n 4 program.py``, or as a job of one die without it.
 
 from __future__ import annotations
 
-from strata._core.work import Work
-from strata.comm import Group, world
-from strata.errors import (
-    CollectiveMismatch,
-    CollectiveTimeout,
-    ConfigError,
-    FabricMemoryError,
-    GroupBroken,
-    NotInJob,
-    PeerDead,
-    RegistrationError,
-    StrataError,
-)
-from strata.fabric.arrays import (
-    address,
-    array,
-    empty,
-    empty_like,
-    full,
-    full_like,
-    is_fabric,
-    memory_stats,
-    ones,
-    ones_like,
-    owner,
-    zeros,
-    zeros_like,
-)
-from strata.job import explain, finalize, init, initialized, stats
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from strata._core.work import Work
+    from strata.comm import Group, world
+    from strata.errors import (
+        CollectiveMismatch,
+        CollectiveTimeout,
+        ConfigError,
+        FabricMemoryError,
+        GroupBroken,
+        NotInJob,
+        PeerDead,
+        RegistrationError,
+        SpawnError,
+        StrataError,
+    )
+    from strata.fabric.arrays import (
+        address,
+        array,
+        empty,
+        empty_like,
+        full,
+        full_like,
+        is_fabric,
+        memory_stats,
+        ones,
+        ones_like,
+        owner,
+        zeros,
+        zeros_like,
+    )
+    from strata.job import explain, finalize, init, initialized, stats
+    from strata.launch import spawn
 
 __all__ = [
     "CollectiveMismatch",
@@ -50,6 +55,7 @@ __all__ = [
     "NotInJob",
     "PeerDead",
     "RegistrationError",
+    "SpawnError",
     "StrataError",
     "Work",
     "address",
@@ -76,10 +82,58 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+# Module -> its names.  Each is imported when first used, so that the launcher can settle
+# the threads of numerical libraries before numpy is there, and stays small without it.
+_HOME = {
+    "strata._core.work": ("Work",),
+    "strata.comm": ("Group", "world"),
+    "strata.errors": (
+        "CollectiveMismatch",
+        "CollectiveTimeout",
+        "ConfigError",
+        "FabricMemoryError",
+        "GroupBroken",
+        "NotInJob",
+        "PeerDead",
+        "RegistrationError",
+        "SpawnError",
+        "StrataError",
+    ),
+    "strata.fabric.arrays": (
+        "address",
+        "array",
+        "empty",
+        "empty_like",
+        "full",
+        "full_like",
+        "is_fabric",
+        "memory_stats",
+        "ones",
+        "ones_like",
+        "owner",
+        "zeros",
+        "zeros_like",
+    ),
+    "strata.job": ("explain", "finalize", "init", "initialized", "stats"),
+    "strata.launch": ("spawn",),
+}
+
 
 def __getattr__(name: str) -> object:
-    if name == "spawn":  # a die never needs the launcher
-        from strata.launch import spawn
+    import importlib
 
-        return spawn
+    for module, names in _HOME.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(module), name)
+            return value
+    if not name.startswith("_"):  # strata.errors, without having imported it
+        try:
+            return importlib.import_module(f"strata.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"strata.{name}":
+                raise
     raise AttributeError(f"module 'strata' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

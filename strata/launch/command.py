@@ -16,7 +16,8 @@ from strata.launch.options import CANNOT_RUN, LAUNCHER_FAILED, NOT_FOUND, USAGE_
 from strata.launch.runner import Module, Program, Script
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-PRELOAD = ("numpy", "strata", "strata.bootstrap")
+
+PRELOAD = ("numpy", "strata.comm", "strata.fabric.arrays", "strata.job")  # the homes of the public names
 
 
 class Refused(Exception):
@@ -51,6 +52,12 @@ def keep(options: Options, link: socket.socket, origin: Origin) -> Die:
     die.settle(python=options.kind != "program")
     die.target = target
     return die
+
+
+def _preload() -> None:
+    """Imports, once for all dies, what a script that uses strata will import."""
+    for name in PRELOAD:
+        importlib.import_module(name)
 
 
 def become_keeper(origin: Origin) -> None:
@@ -109,8 +116,7 @@ def _job(options: Options, link: socket.socket, origin: Origin) -> Die | int:
     except (errors.StrataError, OSError) as error:
         raise Refused(LAUNCHER_FAILED, str(error)) from None
     if options.kind != "program":
-        for name in PRELOAD:
-            importlib.import_module(name)
+        _preload()
         # The collector would write to every object's page, and each die would get its own copy.
         gc.freeze()
     try:

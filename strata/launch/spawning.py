@@ -283,7 +283,7 @@ def _work(die: Die, results: socket.socket, fn: Callable[..., Any], args: Sequen
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()  # those that fn registered
     with contextlib.suppress(BaseException):
-        bootstrap.finalize()
+        sys.modules.get("strata.job", bootstrap).finalize()
     _flush()
     os._exit(status)
 
