@@ -127,6 +127,21 @@ def there(name="there", number=None):
 """
 
 
+# A body for a sleeper: counts Ctrl-C; LEAVE says whether the first one is the end of it.
+INTERRUPTIBLE = """
+count = 0
+there()
+while True:
+    try:
+        time.sleep(1000)
+    except KeyboardInterrupt:
+        count += 1
+        there(f"interrupted{count}")
+        if LEAVE:
+            raise
+"""
+
+
 def sleeper(tmp_path, body="there(); time.sleep(1000)", name="sleeper.py"):
     """A script that has ``there()`` and then runs ``body``."""
     path = tmp_path / name

@@ -2,12 +2,10 @@
 
 import contextlib
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import psutil
 import pytest
 from launching import (
     COMMAND,
+    INTERRUPTIBLE,
     Running,
     all_gone,
     all_there,
@@ -161,20 +160,6 @@ def test_a_wrapper_script_and_its_die_both_end(tmp_path):
         all_gone(family)
 
 
-INTERRUPTIBLE = """
-count = 0
-there()
-while True:
-    try:
-        time.sleep(1000)
-    except KeyboardInterrupt:
-        count += 1
-        there(f"interrupted{count}")
-        if LEAVE:
-            raise
-"""
-
-
 def test_ctrl_c_is_passed_on_once_and_clean(tmp_path):
     script = sleeper(tmp_path, INTERRUPTIBLE.replace("LEAVE", "True"))
     with Running("-n", 4, "--grace", 60, script, tmp_path) as job:
@@ -303,138 +288,6 @@ def test_stop_and_continue(tmp_path):
         job.process.send_signal(signal.SIGCONT)
         assert job.end()[0] == 143
         all_gone(pids)
-
-
-class Terminal:
-    """A job on a terminal of its own, as its foreground process group."""
-
-    def __init__(self, *arguments):
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            usual_signals()
-            os.execve(COMMAND[0], [*COMMAND, *map(str, arguments)], environment())
-        self.seen = b""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        os.close(self.fd)
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-
-    def read_until(self, text):
-        def look():
-            try:
-                self.seen += os.read(self.fd, 4096)
-            except OSError:  # the other end is closed
-                raise AssertionError(f"{text!r} has not come: {self.seen!r}") from None
-            return text in self.seen
-
-        until(look, f"{text!r} on the terminal")
-
-    def type(self, text):
-        os.write(self.fd, text)
-
-    def end(self):
-        """Exit status, after all output has been read."""
-        try:
-            while piece := os.read(self.fd, 4096):
-                self.seen += piece
-        except OSError:
-            pass
-        _, state = os.waitpid(self.pid, 0)
-        self.pid = 0
-        return os.waitstatus_to_exitcode(state)
-
-
-def test_prompt_and_input_on_a_terminal(tmp_path):
-    script = write(
-        tmp_path / "script.py",
-        """
-        import os, sys
-        if os.environ["STRATA_RANK"] == "0":
-            print("got", repr(input("name? ")), repr(sys.stdin.read()))
-        else:
-            print("other", repr(sys.stdin.read()))
-        """,
-    )
-    with Terminal("-n", 2, script) as job:
-        job.read_until(b"name? ")  # no newline ends it
-        job.type(b"strata\n")
-        job.type(b"more\n\x04")
-        assert job.end() == 0
-    assert b"got 'strata' 'more\\n'" in job.seen
-    assert b"other ''" in job.seen
-
-
-def test_prompt_and_a_line_of_another_die_do_not_mix(tmp_path):
-    script = sleeper(
-        tmp_path,
-        """
-        if os.environ["STRATA_RANK"] == "0":
-            print("working... ", end="", flush=True)
-            there()
-            sys.stdin.readline()
-            print("done", flush=True)
-        else:
-            while not os.path.exists(sys.argv[1] + "/go"):
-                time.sleep(0.01)
-            print("other line", flush=True)
-        """,
-    )
-    with Terminal("-n", 2, script, tmp_path) as job:
-        job.read_until(b"working... ")
-        (tmp_path / "go").touch()
-        job.read_until(b"\r\nother line\r\n")
-        job.type(b"\n")
-        assert job.end() == 0
-
-
-def test_ctrl_c_from_a_terminal_comes_once(tmp_path):
-    script = sleeper(tmp_path, INTERRUPTIBLE.replace("LEAVE", "False"))
-    with Terminal("-n", 3, "--grace", 1, script, tmp_path) as job:
-        pids = all_there(tmp_path, 3)
-        job.type(b"\x03")
-        assert job.end() == 130
-    assert len(list(tmp_path.glob("interrupted1.*"))) == 3
-    assert not list(tmp_path.glob("interrupted2.*"))
-    all_gone(pids)
-
-
-def test_the_end_of_the_terminal_ends_the_job(tmp_path):
-    """The window is closed: SIGHUP."""
-    script = sleeper(tmp_path)
-    with Terminal("-n", 2, script, tmp_path) as job:
-        pids = [*all_there(tmp_path, 2), job.pid]
-        os.close(job.fd)
-        job.fd = os.open(os.devnull, os.O_RDONLY)
-        _, state = os.waitpid(job.pid, 0)
-        job.pid = 0
-        assert os.waitstatus_to_exitcode(state) == 129
-        all_gone(pids)
-
-
-def test_terminal_output_is_shown_as_it_comes(tmp_path):
-    """A progress bar: carriage returns and no newline."""
-    script = write(
-        tmp_path / "script.py",
-        """
-        import sys
-        for i in range(3):
-            print(f"\\r{i} of 3", end="", file=sys.stderr, flush=True)
-            sys.stdin.readline()
-        """,
-    )
-    with Terminal("-n", 1, script) as job:
-        attributes = termios.tcgetattr(job.fd)
-        attributes[3] &= ~termios.ECHO
-        termios.tcsetattr(job.fd, termios.TCSANOW, attributes)
-        for i in range(3):
-            job.read_until(b"\r%d of 3" % i)
-            job.type(b"\n")
-        assert job.end() == 0
 
 
 def test_closed_standard_files(tmp_path):
