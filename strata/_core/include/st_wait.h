@@ -33,8 +33,8 @@ struct st_waiter {
     const struct st_wait_policy *policy;
     uint32_t *wake_word; /* futex of the thing waited on; may be NULL */
     uint32_t *sleepers;
-    uint64_t start_ns;    /* 0 until the first look at the clock */
-    uint64_t deadline_ns; /* 0: none */
+    uint64_t start_ns;    /* of this wait; 0 until the first look at the clock */
+    uint64_t deadline_ns; /* 0: none, or not looked at the clock yet */
     uint64_t timeout_ns;
     uint64_t next_poll_ns;
     uint32_t steps;
@@ -83,6 +83,7 @@ static inline void st_wait_again(struct st_waiter *w)
 {
     st_wait_disarm(w);
     w->steps = 0;
+    w->start_ns = 0;
 }
 
 /* Called once, however the wait ended. */
@@ -103,6 +104,7 @@ static inline void st_wait_sleep(struct st_waiter *w, uint64_t now)
     if (!w->armed) { /* announce first, look at the condition once more, then sleep */
         w->seen = st_load_acquire_32(w->wake_word);
         st_add_seqcst_32(w->sleepers, 1); /* pairs with the load in st_wake */
+        st_fence_seqcst(); /* a load_acquire of the condition must not overtake the announcement */
         w->armed = 1;
         return;
     }
@@ -117,15 +119,12 @@ static int st_wait_slow(struct st_waiter *w)
     const struct st_wait_policy *p = w->policy;
     uint64_t now = st_now_ns();
 
-    if (w->start_ns == 0) {
+    if (w->start_ns == 0)
         w->start_ns = now;
-        w->deadline_ns = w->timeout_ns ? now + w->timeout_ns : 0;
-        if (w->deadline_ns < now && w->timeout_ns)
-            w->deadline_ns = UINT64_MAX;
+    if (w->deadline_ns == 0 && w->timeout_ns)
+        w->deadline_ns = w->timeout_ns < UINT64_MAX - now ? now + w->timeout_ns : UINT64_MAX;
+    if (w->next_poll_ns == 0)
         w->next_poll_ns = now + p->poll_ns;
-        sched_yield();
-        return ST_OK;
-    }
     if (now >= w->next_poll_ns) {
         w->next_poll_ns = now + p->poll_ns;
         if (p->poll && p->poll(p->arg))
