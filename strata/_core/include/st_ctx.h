@@ -76,6 +76,13 @@ static inline int st_is_die(const struct st_ctx *ctx)
                      : (uint32_t)getpid() == ctx->pid;
 }
 
+/* Counters are for people: threads of one die may lose each other's counts,
+ * but nothing worse. */
+static inline void st_count(uint64_t *counter, uint64_t by)
+{
+    st_store_relaxed_64(counter, st_load_relaxed_64(counter) + by);
+}
+
 static inline uint64_t *st_table(const struct st_ctx *ctx, uint32_t die)
 {
     return ctx->tables + (uint64_t)die * ctx->seg_pages;

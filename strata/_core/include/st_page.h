@@ -74,13 +74,13 @@ static inline void st_log_append(struct st_ctx *ctx, uint32_t kind, uint64_t va,
 
     st_store_relaxed_64(&r->seq, 0); /* a reader that is being lapped sees a hole, not a mixture */
     st_fence_seqcst();
-    r->kind = kind;
-    r->npages = (uint32_t)npages;
-    r->va = va;
-    r->time_ns = st_now_ns();
+    st_store_relaxed_32(&r->kind, kind);
+    st_store_relaxed_32(&r->npages, (uint32_t)npages);
+    st_store_relaxed_64(&r->va, va);
+    st_store_relaxed_64(&r->time_ns, st_now_ns());
     st_store_release_64(&r->seq, head + 1);       /* pairs with st_shadow_follow */
     st_store_release_64(&me->log_head, head + 1); /* pairs with st_log_head */
-    ctx->count.log_records++;
+    st_count(&ctx->count.log_records, 1);
 }
 
 static inline uint64_t st_log_head(const struct st_ctx *ctx, uint32_t die)
@@ -172,7 +172,7 @@ static inline int st_pages_release(struct st_ctx *ctx, uint64_t at, uint64_t n)
         rc = rc == ST_OK ? one : rc;
         st_bits_set(ctx->frame_used, frame, run, 0);
         ctx->frames_left += run;
-        ctx->count.pages_unmapped += run;
+        st_count(&ctx->count.pages_unmapped, run);
     }
     st_bits_set(ctx->page_used, at, n, 0);
     st_store_relaxed_64(&ctx->dies[ctx->rank].pages_reserved, ctx->hbm_pages - ctx->frames_left);
@@ -201,6 +201,7 @@ static inline int st_pages_back(struct st_ctx *ctx, uint64_t at, uint64_t want, 
     }
     st_bits_set(ctx->frame_used, frame, *got, 1);
     ctx->frames_left -= *got;
+    st_count(&ctx->count.pages_mapped, *got);
     for (i = 0; i < *got; i++) /* pairs with st_ensure_mapped */
         st_store_release_64(&table[at + i],
                             ST_PTE(ctx->rank * ctx->hbm_pages + frame + i,
@@ -245,7 +246,6 @@ static inline int st_pages_map(struct st_ctx *ctx, uint64_t npages, uint64_t *va
     }
     *va = st_segment(ctx, ctx->rank) + (at << ST_PAGE_SHIFT);
     st_log_append(ctx, ST_LOG_MAP, *va, npages);
-    ctx->count.pages_mapped += npages;
     st_store_relaxed_64(&ctx->dies[ctx->rank].pages_reserved, ctx->hbm_pages - ctx->frames_left);
 out:
     pthread_mutex_unlock(&ctx->lock);
@@ -268,8 +268,9 @@ static inline int st_pages_unmap(struct st_ctx *ctx, uint64_t va, uint64_t npage
         if (ST_PTE_STATE(st_load_relaxed_64(&st_table(ctx, ctx->rank)[i])) != ST_PAGE_MAPPED)
             rc = ST_EINVAL;
     if (rc == ST_OK) {
-        st_log_append(ctx, ST_LOG_UNMAP, va, npages);
         rc = st_pages_release(ctx, at, npages);
+        /* After the table has changed: who follows the log up to here finds it changed. */
+        st_log_append(ctx, ST_LOG_UNMAP, va, npages);
     }
     pthread_mutex_unlock(&ctx->lock);
     return rc;

@@ -9,28 +9,31 @@
 static inline int st_shadow_sync(struct st_ctx *ctx, uint32_t die, uint64_t at, uint64_t n)
 {
     uint64_t *table = st_table(ctx, die), *shadow = st_shadow(ctx, die), i, k, run, w, first;
-    uint64_t limit = (uint64_t)ctx->ndies * ctx->hbm_pages;
+    uint64_t limit = (uint64_t)ctx->ndies * ctx->hbm_pages, had;
     uint64_t seg = st_segment(ctx, die);
     int rc;
 
     for (i = at; i < at + n; i += run) {
         first = st_load_acquire_64(&table[i]); /* pairs with st_pages_back, st_pages_release */
+        had = st_load_relaxed_64(&shadow[i]);
         run = 1;
-        if (first == shadow[i])
+        if (first == had)
             continue;
         if (ST_PTE_STATE(first) != ST_PAGE_MAPPED) {
-            if (ST_PTE_STATE(shadow[i]) == ST_PAGE_MAPPED && !ctx->shared_window) {
+            st_store_release_64(&shadow[i], first); /* pairs with st_ensure_mapped */
+            if (ST_PTE_STATE(had) == ST_PAGE_MAPPED && !ctx->shared_window) {
                 rc = st_unmap_range(ctx, seg + (i << ST_PAGE_SHIFT), 1);
-                if (rc != ST_OK)
+                if (rc != ST_OK) {
+                    st_store_release_64(&shadow[i], had); /* pairs with st_ensure_mapped */
                     return rc;
-                ctx->count.shadow_unmaps++;
+                }
+                st_count(&ctx->count.shadow_unmaps, 1);
             }
-            shadow[i] = first;
             continue;
         }
         for (; i + run < at + n; run++) {
             w = st_load_acquire_64(&table[i + run]); /* pairs with st_pages_back */
-            if (w == shadow[i + run] || ST_PTE_STATE(w) != ST_PAGE_MAPPED ||
+            if (w == st_load_relaxed_64(&shadow[i + run]) || ST_PTE_STATE(w) != ST_PAGE_MAPPED ||
                 ST_PTE_FRAME(w) != ST_PTE_FRAME(first) + run)
                 break;
         }
@@ -41,11 +44,14 @@ static inline int st_shadow_sync(struct st_ctx *ctx, uint32_t die, uint64_t at, 
             return rc;
         for (k = i; k < i + run; k++) {
             w = st_load_acquire_64(&table[k]); /* pairs with st_pages_back */
-            /* Changed while it was mapped: the next check will see the difference. */
-            shadow[k] = ST_PTE_FRAME(w) == ST_PTE_FRAME(first) + (k - i) ? w : 0;
+            /* Changed while it was mapped: the next check will see the difference,
+             * and that something is mapped here. */
+            if (ST_PTE_STATE(w) != ST_PAGE_MAPPED || ST_PTE_FRAME(w) != ST_PTE_FRAME(first) + (k - i))
+                w = ST_PTE(ST_PTE_FRAME(first) + (k - i), ST_PTE_GEN(w) - 1, ST_PAGE_MAPPED);
+            st_store_release_64(&shadow[k], w); /* pairs with st_ensure_mapped */
         }
-        ctx->count.shadow_maps += run;
-        ctx->count.shadow_map_calls++;
+        st_count(&ctx->count.shadow_maps, run);
+        st_count(&ctx->count.shadow_map_calls, 1);
     }
     return ST_OK;
 }
@@ -87,7 +93,7 @@ static inline int st_ensure_mapped(struct st_ctx *ctx, uint64_t va, uint64_t byt
         w = st_load_acquire_64(&table[i]); /* pairs with st_pages_back, st_pages_release */
         if (ST_PTE_STATE(w) != ST_PAGE_MAPPED)
             return ST_EREG;
-        if ((uint32_t)die != ctx->rank && w != shadow[i])
+        if ((uint32_t)die != ctx->rank && w != st_load_acquire_64(&shadow[i])) /* pairs with st_shadow_sync */
             return st_ensure_slow(ctx, (uint32_t)die, i, last);
     }
     return ST_OK;
@@ -104,7 +110,9 @@ static inline int st_shadow_follow(struct st_ctx *ctx, uint32_t die, uint64_t he
     if (die == ctx->rank || st_load_relaxed_64(&ctx->log_cursor[die]) >= head)
         return ST_OK;
     pthread_mutex_lock(&ctx->lock);
-    cursor = ctx->log_cursor[die];
+    cursor = st_load_relaxed_64(&ctx->log_cursor[die]);
+    if (cursor >= head) /* another thread was faster */
+        head = cursor;
     if (head - cursor > ST_LOG_RECORDS)
         goto rescan;
     for (; cursor < head && rc == ST_OK; cursor++) {
@@ -126,7 +134,7 @@ static inline int st_shadow_follow(struct st_ctx *ctx, uint32_t die, uint64_t he
     goto out;
 rescan: /* lapped by the writer: the table has it all */
     rc = st_shadow_sync(ctx, die, 0, ctx->seg_pages);
-    ctx->count.rescans++;
+    st_count(&ctx->count.rescans, 1);
 out:
     if (rc == ST_OK)
         st_store_relaxed_64(&ctx->log_cursor[die], head);
