@@ -145,7 +145,7 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
         return st_request_failed(g, r, rc);
     }
     r->number = ++g->number;
-    g->ctx->count.operations++;
+    st_count(&g->ctx->count.operations, 1);
     if (g->n == 1) {
         if (r->solo && r->src != r->out) /* with one member every operation is a copy */
             st_copy(r->out, r->src, r->solo, 0);
@@ -165,7 +165,7 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
     if (r->fence)
         rc = st_request_fence(g, r);
     if (rc == ST_OK && r->plan) {
-        g->ctx->count.mailbox_operations += r->plan->mailbox;
+        st_count(&g->ctx->count.mailbox_operations, r->plan->mailbox);
         rc = st_request_run(g, r);
     }
     if (rc != ST_OK) {

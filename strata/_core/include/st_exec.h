@@ -43,6 +43,10 @@ static inline int st_plan_check(struct st_plan *p, uint32_t n)
         if (u->wait_flag >= (int32_t)ST_GROUP_FLAGS || u->post_flag >= (int32_t)ST_GROUP_FLAGS ||
             (u->wait_flag >= 0 && (u->wait_peer < 0 || (uint32_t)u->wait_peer >= n)))
             return ST_EINVAL;
+        if (u->wait_flag >= 0 && !p->needs_done) /* a member that waits for others can only be */
+            return ST_EINVAL;                    /* told from a missing one if all say `done` */
+        if (u->kind == ST_UNIT_REDUCE && u->bytes % (uint64_t)st_dtype_size(u->dtype))
+            return ST_EINVAL;
         for (side = 0; side < 2; side++) {
             if (count[side] > ST_MAX_DIES || first[side] + count[side] > p->noperands)
                 return ST_EINVAL;
@@ -92,7 +96,7 @@ static inline int st_unit_wait(struct st_group *g, const struct st_unit *u, uint
     while (st_load_acquire_64(flag) < number) { /* pairs with st_unit_post */
         rc = st_wait_step(&g->waiter);
         if (rc != ST_OK) {
-            rc = st_group_look(g, ST_PHASE_COMPLETION, number, rc);
+            rc = st_group_look(g, ST_PHASE_EXECUTION, number, rc);
             if (rc != ST_OK)
                 break;
         }

@@ -110,13 +110,27 @@ static inline void st_group_wake(struct st_group *g)
 
 /* ---- failure ----------------------------------------------------------------- */
 
+/* The status of a failure that somebody has declared, or is declaring: that is a
+ * few stores from the end, unless its author died between them. */
+static int st_group_settled(const struct st_group *g)
+{
+    uint32_t i;
+
+    for (i = 0; i < 100000; i++) {
+        if (st_load_acquire_32(&g->header->fail_state) == ST_FAIL_PUBLISHED) /* pairs with st_group_fail */
+            return (int)g->header->fail_status;
+        sched_yield();
+    }
+    return ST_EBROKEN;
+}
+
 /* Declares the group's first failure; later ones are dropped.  Returns the
  * status that counts. */
 static inline int st_group_fail(struct st_group *g, int status, uint32_t phase, uint64_t desc,
                                 const uint64_t *mask)
 {
     struct st_group_header *h = g->header;
-    uint32_t i, state;
+    uint32_t i;
 
     if (st_cas_acq_rel_32(&h->fail_state, ST_FAIL_NONE, ST_FAIL_CLAIMED)) { /* pairs with st_group_failed */
         h->fail_status = (uint32_t)status;
@@ -130,13 +144,7 @@ static inline int st_group_fail(struct st_group *g, int status, uint32_t phase, 
         st_group_wake(g);
         return status;
     }
-    for (i = 0; i < 100000; i++) { /* its writer is a few stores from the end, or dead */
-        state = st_load_acquire_32(&h->fail_state); /* pairs with the store above */
-        if (state == ST_FAIL_PUBLISHED)
-            return (int)st_load_relaxed_32(&h->fail_status);
-        sched_yield();
-    }
-    return ST_EBROKEN;
+    return st_group_settled(g);
 }
 
 /* ST_OK, or the status of the failure that somebody has declared. */
@@ -144,11 +152,15 @@ static inline int st_group_failed(const struct st_group *g)
 {
     uint32_t state = st_load_acquire_32(&g->header->fail_state); /* pairs with st_group_fail */
 
-    if (__builtin_expect(state == ST_FAIL_NONE, 1))
-        return ST_OK;
-    if (state != ST_FAIL_PUBLISHED)
-        return ST_EBROKEN;
-    return (int)st_load_relaxed_32(&g->header->fail_status);
+    return __builtin_expect(state == ST_FAIL_NONE, 1) ? ST_OK : st_group_settled(g);
+}
+
+/* Has the group failed in an operation after this one?  Then all members had
+ * arrived at this one. */
+static inline int st_group_failed_later(const struct st_group *g, uint64_t number)
+{
+    return st_load_acquire_32(&g->header->fail_state) == ST_FAIL_PUBLISHED && /* pairs with st_group_fail */
+           g->header->fail_number > number;
 }
 
 #endif

@@ -22,8 +22,10 @@ static inline int st_group_look(struct st_group *g, uint32_t phase, uint64_t num
     uint32_t j, ndead = 0, nmissing = 0;
     int rc = st_group_failed(g);
 
+    if (rc != ST_OK && give_up == ST_EINTR)
+        return ST_EINTR; /* the caller has an exception to raise, whatever else happened */
     if (rc != ST_OK)
-        return rc;
+        return phase != ST_PHASE_EXECUTION && st_group_failed_later(g, number) ? ST_OK : rc;
     for (j = 0; j < g->n; j++) {
         if (j == g->me || st_here(g, phase, number, j))
             continue;
@@ -55,7 +57,7 @@ static inline int st_group_wait_for(struct st_group *g, uint32_t phase, uint64_t
 
     if (st_here(g, phase, number, j))
         return ST_OK;
-    g->ctx->count.waits++;
+    st_count(&g->ctx->count.waits, 1);
     while (!st_here(g, phase, number, j)) {
         rc = st_wait_step(w);
         if (__builtin_expect(rc != ST_OK, 0)) {
@@ -103,7 +105,7 @@ static inline int st_group_complete(struct st_group *g, uint64_t number)
     /* A member that gave up says so first and then that it is done.  A failure
      * in the next operation is not this one's. */
     rc = st_group_failed(g);
-    return rc != ST_OK && g->header->fail_number <= number ? rc : ST_OK;
+    return rc == ST_OK || st_group_failed_later(g, number) ? ST_OK : rc;
 }
 
 /* All members arrived; did they ask for the same? */
