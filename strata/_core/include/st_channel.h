@@ -60,6 +60,22 @@ static inline struct st_channel *st_channel_from(struct st_group *g, uint32_t sr
     return st_channel_at(va);
 }
 
+/* A reply that no message uses; ST_CHANNEL_REPLIES: none. */
+static inline uint32_t st_reply_free(const struct st_channel *c, uint64_t from)
+{
+    uint32_t k, i;
+
+    for (k = 0; k < ST_CHANNEL_REPLIES; k++) {
+        uint64_t ack;
+
+        i = (uint32_t)((from + k) % ST_CHANNEL_REPLIES);
+        ack = st_load_acquire_64(&c->reply[i].ack); /* pairs with st_send_acked, st_recv_finish */
+        if (!ack || (ack & 255) == ST_ACK_CANCELLED || (ack & 255) == ST_ACK_COLLECTED)
+            return i;
+    }
+    return ST_CHANNEL_REPLIES;
+}
+
 static inline void st_unexpected_push(struct st_p2p *p, struct st_unexpected *u)
 {
     u->next = NULL;

@@ -24,7 +24,7 @@ struct st_transfer {
     uint64_t bytes;
     void *buf;
     uint64_t seq;
-    struct st_message m;           /* receive: what matched; send: the receiver's wish if refused */
+    struct st_message m;           /* receive: what matched; send: its reply, and the receiver's wish if refused */
     struct st_unexpected *matched; /* receive: if it came from the list */
 };
 
@@ -35,8 +35,13 @@ static inline int st_send_self(struct st_group *g, struct st_transfer *t)
     struct st_message m = {0, t->desc, t->count, t->bytes, 0, t->tag, ST_MSG_EAGER, 0, 0};
 
     t->state = ST_P2P_DONE;
-    g->ctx->count.sends++;
+    st_count(&g->ctx->count.sends, 1);
     return st_unexpected_keep(g, g->me, &m, t->buf ? t->buf : "");
+}
+
+static inline struct st_reply *st_send_reply(struct st_group *g, const struct st_transfer *t)
+{
+    return &st_channel_at(st_load_relaxed_64(st_channel_word(g, g->me, t->peer)))->reply[t->m.reply];
 }
 
 static inline int st_send_post(struct st_group *g, struct st_transfer *t)
@@ -45,28 +50,28 @@ static inline int st_send_post(struct st_group *g, struct st_transfer *t)
     struct st_channel *c = st_channel_at(st_load_relaxed_64(st_channel_word(g, g->me, t->peer)));
     uint32_t i = (uint32_t)(p->head % ST_CHANNEL_SLOTS);
     struct st_message *m = &c->slot[i];
-    uint64_t ack;
+    uint32_t kind = t->bytes <= ST_EAGER_BYTES ? ST_MSG_EAGER : ST_MSG_RENDEZVOUS;
 
     if (p->head - st_load_acquire_64(&c->tail) >= ST_CHANNEL_SLOTS) /* pairs with st_recv_take */
         return ST_AGAIN;
-    ack = st_load_acquire_64(&c->reply[i].ack); /* pairs with st_recv_finish */
-    if (m->seq && m->kind == ST_MSG_RENDEZVOUS &&
-        ((ack & 255) == ST_ACK_POSTED || (ack & 255) == ST_ACK_CLAIMED))
-        return ST_AGAIN; /* the slot's earlier message is still being pulled */
+    t->m.reply = kind == ST_MSG_EAGER ? 0 : st_reply_free(c, p->head);
+    if (t->m.reply == ST_CHANNEL_REPLIES)
+        return ST_AGAIN; /* as many large messages wait for their receiver */
     m->desc = t->desc;
     m->count = t->count;
     m->bytes = t->bytes;
     m->tag = t->tag;
     m->va = (uint64_t)(uintptr_t)t->buf;
-    m->kind = t->bytes <= ST_EAGER_BYTES ? ST_MSG_EAGER : ST_MSG_RENDEZVOUS;
+    m->kind = kind;
+    m->reply = t->m.reply;
     t->seq = ++p->head;
-    g->ctx->count.sends++;
-    if (m->kind == ST_MSG_EAGER) {
+    st_count(&g->ctx->count.sends, 1);
+    if (kind == ST_MSG_EAGER) {
         if (t->bytes)
             memcpy(c->eager[i], t->buf, t->bytes);
         t->state = ST_P2P_DONE;
     } else {
-        st_store_relaxed_64(&c->reply[i].ack, t->seq << 8 | ST_ACK_POSTED);
+        st_store_relaxed_64(&c->reply[t->m.reply].ack, t->seq << 8 | ST_ACK_POSTED);
         t->state = ST_P2P_POSTED;
     }
     st_store_seqcst_64(&m->seq, t->seq); /* pairs with st_recv_take */
@@ -76,21 +81,23 @@ static inline int st_send_post(struct st_group *g, struct st_transfer *t)
 
 static inline int st_send_acked(struct st_group *g, struct st_transfer *t)
 {
-    struct st_channel *c = st_channel_at(st_load_relaxed_64(st_channel_word(g, g->me, t->peer)));
-    struct st_reply *r = &c->reply[(t->seq - 1) % ST_CHANNEL_SLOTS];
+    struct st_reply *r = st_send_reply(g, t);
     uint64_t ack = st_load_acquire_64(&r->ack); /* pairs with st_recv_finish */
 
     if (ack == (t->seq << 8 | ST_ACK_POSTED) || ack == (t->seq << 8 | ST_ACK_CLAIMED))
         return ST_AGAIN;
     t->state = ST_P2P_DONE;
-    if (ack == (t->seq << 8 | ST_ACK_REFUSED)) {
-        t->m.desc = r->desc;
-        t->m.count = r->count;
-        return ST_EMISMATCH;
+    if (ack >> 8 != t->seq)
+        return ST_ECORRUPT;
+    t->m.desc = r->desc;
+    t->m.count = r->count;
+    st_store_release_64(&r->ack, t->seq << 8 | ST_ACK_COLLECTED); /* pairs with st_reply_free */
+    switch (ack & 255) {
+    case ST_ACK_DONE: return ST_OK;
+    case ST_ACK_REFUSED: return ST_EMISMATCH;
+    case ST_ACK_FAILED: return ST_EREG;
+    default: return ST_ECORRUPT;
     }
-    if (ack == (t->seq << 8 | ST_ACK_FAILED))
-        return ST_EREG;
-    return ack == (t->seq << 8 | ST_ACK_DONE) ? ST_OK : ST_ECORRUPT;
 }
 
 /* ---- receive ------------------------------------------------------------------------ */
@@ -134,7 +141,7 @@ static inline int st_recv_take(struct st_group *g, struct st_transfer *t)
             return ST_AGAIN;
         m = c->slot[i];
         if ((m.kind != ST_MSG_EAGER && m.kind != ST_MSG_RENDEZVOUS) ||
-            (m.kind == ST_MSG_EAGER && m.bytes > ST_EAGER_BYTES))
+            (m.kind == ST_MSG_EAGER && m.bytes > ST_EAGER_BYTES) || m.reply >= ST_CHANNEL_REPLIES)
             return ST_ECORRUPT;
         mine = m.tag == t->tag;
         if (mine) {
@@ -166,7 +173,7 @@ static inline int st_recv_finish(struct st_group *g, struct st_transfer *t)
             memcpy(t->buf, t->matched->data, t->bytes);
         goto out;
     }
-    r = &st_channel_at(g->p2p[t->peer].channel)->reply[(t->m.seq - 1) % ST_CHANNEL_SLOTS];
+    r = &st_channel_at(g->p2p[t->peer].channel)->reply[t->m.reply];
     if (!st_cas_acq_rel_64(&r->ack, t->m.seq << 8 | ST_ACK_POSTED, /* pairs with st_send_cancel */
                            t->m.seq << 8 | ST_ACK_CLAIMED)) {
         t->state = ST_P2P_NEW; /* cancelled: as if it had never been sent */
@@ -207,7 +214,7 @@ static inline int st_p2p_progress(struct st_group *g, struct st_transfer *t)
             rc = st_recv_listed(g, t) ? ST_OK : t->peer == g->me ? ST_AGAIN : st_recv_take(g, t);
             if (rc == ST_OK) {
                 t->state = ST_P2P_MATCHED;
-                g->ctx->count.recvs++;
+                st_count(&g->ctx->count.recvs, 1);
             }
         }
         pthread_mutex_unlock(&g->p2p_lock);
@@ -225,7 +232,7 @@ static inline int st_send_cancel(struct st_group *g, struct st_transfer *t)
 
     if (t->receive || t->state != ST_P2P_POSTED)
         return ST_OK;
-    r = &st_channel_at(*st_channel_word(g, g->me, t->peer))->reply[(t->seq - 1) % ST_CHANNEL_SLOTS];
+    r = st_send_reply(g, t);
     return st_cas_acq_rel_64(&r->ack, t->seq << 8 | ST_ACK_POSTED, /* pairs with st_recv_finish */
                              t->seq << 8 | ST_ACK_CANCELLED)
                ? ST_OK
@@ -256,22 +263,19 @@ static inline int st_p2p_run(struct st_group *g, struct st_transfer *t, uint64_t
         why = st_wait_step(&w);
         if (why == ST_OK)
             continue;
-        rc = st_p2p_look(g, t);
+        rc = why == ST_EINTR ? why : st_p2p_look(g, t);
+        if (rc == ST_AGAIN && why == ST_ETIMEOUT)
+            rc = why;
         if (rc != ST_AGAIN)
             break;
-        if (why == ST_ETIMEOUT || why == ST_EINTR) {
-            rc = why;
-            if (st_send_cancel(g, t) == ST_OK)
-                break;
-            while ((why = st_p2p_progress(g, t)) == ST_AGAIN &&
-                   st_die_alive(g->ctx, g->ranks[t->peer]))
-                sched_yield(); /* the receiver is copying: that ends */
-            rc = why == ST_AGAIN ? ST_EDEAD : rc;
-            break;
-        }
     }
-    if (rc == ST_EDEAD || rc == ST_EBROKEN)
-        (void)st_send_cancel(g, t);
+    if (t->state == ST_P2P_POSTED && st_send_cancel(g, t) != ST_OK) {
+        /* The receiver has the message, or is copying it just now: that ends.
+         * Only then are the bytes the caller's again. */
+        while ((why = st_p2p_progress(g, t)) == ST_AGAIN && st_die_alive(g->ctx, g->ranks[t->peer]))
+            sched_yield();
+        rc = rc == ST_EINTR ? rc : why == ST_AGAIN ? ST_EDEAD : why;
+    }
     t->err = errno;
     st_wait_end(&w);
     return rc;
