@@ -12,12 +12,12 @@
 
 enum st_item_state { ST_ITEM_QUEUED = 0, ST_ITEM_DONE = 1 };
 
-/* One asynchronous operation.  Owned by the caller; must stay put until done. */
+/* One asynchronous operation.  Owned by the caller; must stay put until done, and
+ * may be gone the moment that it is. */
 struct st_item {
     struct st_item *next;
+    struct st_worker *worker;
     uint32_t state; /* the commit word */
-    uint32_t wake_word;
-    uint32_t sleepers;
     int status;
     uint64_t deadline_ns; /* transfers; 0: none */
     struct st_request request;
@@ -30,6 +30,8 @@ struct st_worker {
     uint32_t started;
     uint32_t stop;
     uint32_t outstanding; /* items that are not done */
+    uint32_t wake_word;   /* futex: an item is done */
+    uint32_t sleepers;
     struct st_item *first;
     struct st_item **last;
     pthread_mutex_t lock;
@@ -48,7 +50,7 @@ static inline void st_item_finish(struct st_worker *w, struct st_item *item, int
     item->status = status;
     st_add_acq_rel_32(&w->outstanding, (uint32_t)-1); /* pairs with st_worker_idle */
     st_store_seqcst_32(&item->state, ST_ITEM_DONE); /* pairs with st_item_done */
-    st_wake(&item->wake_word, &item->sleepers);
+    st_wake(&w->wake_word, &w->sleepers); /* not the item's: its owner may have freed it */
 }
 
 static inline int st_item_done(const struct st_item *item)
@@ -202,20 +204,25 @@ static inline int st_worker_init(struct st_worker *w, struct st_group *g, uint32
                : ST_ESYS;
 }
 
-/* Hands an item over.  ST_ESYS: no thread could be made. */
+/* Hands an item over.  ST_ESYS: no thread could be made.  After st_worker_stop it
+ * is done at once, with ST_EINTR. */
 static inline int st_worker_submit(struct st_worker *w, struct st_item *item)
 {
     int err = 0;
 
     item->next = NULL;
+    item->worker = w;
     item->state = ST_ITEM_QUEUED;
     pthread_mutex_lock(&w->lock);
-    if (!w->started) {
+    if (!w->started && !w->stop) {
         err = pthread_create(&w->thread, NULL, st_worker_main, w);
         w->started = err == 0;
     }
-    if (!err) {
+    if (!err)
         st_add_acq_rel_32(&w->outstanding, 1); /* pairs with st_worker_idle */
+    if (w->stop) {
+        st_item_finish(w, item, ST_EINTR);
+    } else if (!err) {
         *w->last = item;
         w->last = &item->next;
         pthread_cond_signal(&w->more);
@@ -229,18 +236,21 @@ static inline int st_worker_submit(struct st_worker *w, struct st_item *item)
     return err ? ST_ESYS : ST_OK;
 }
 
-/* Ends the thread.  What is queued ends with ST_EINTR. */
+/* Ends the thread, for good.  What is queued ends with ST_EINTR. */
 static inline void st_worker_stop(struct st_worker *w)
 {
-    if (!w->started)
-        return;
+    uint32_t started;
+
     pthread_mutex_lock(&w->lock);
     st_store_seqcst_32(&w->stop, 1); /* pairs with st_worker_stopping */
     pthread_cond_broadcast(&w->more);
+    started = w->started;
+    w->started = 0; /* one caller joins */
     pthread_mutex_unlock(&w->lock);
+    if (!started)
+        return;
     st_group_wake(w->group);
     pthread_join(w->thread, NULL);
-    w->started = 0;
 }
 
 /* Waits for an item.  ST_ETIMEOUT, ST_EINTR: it goes on without the waiter. */
@@ -250,7 +260,7 @@ static inline int st_item_wait(struct st_item *item, const struct st_wait_policy
     struct st_waiter w;
     int rc = ST_OK;
 
-    st_wait_begin(&w, policy, &item->wake_word, &item->sleepers, timeout_ns);
+    st_wait_begin(&w, policy, &item->worker->wake_word, &item->worker->sleepers, timeout_ns);
     while (!st_item_done(item)) {
         rc = st_wait_step(&w);
         if (rc == ST_ETIMEOUT || rc == ST_EINTR)
