@@ -71,8 +71,8 @@ static inline int st_space_join(struct st_ctx *ctx, uint32_t rank)
     d = &ctx->dies[rank];
     if (st_load_relaxed_32(&d->dead) || st_load_relaxed_32(&d->state) != ST_DIE_ABSENT)
         return ST_EBROKEN; /* this rank has lived already: its memory is not ours */
-    d->pid = ctx->pid;
-    d->start_time = st_start_time(ctx->pid);
+    st_store_relaxed_32(&d->pid, ctx->pid); /* inspectors look before it has joined */
+    st_store_relaxed_64(&d->start_time, st_start_time(ctx->pid));
     d->pid_ns = st_pid_namespace();
     d->window_mask = st_window_probe(ctx);
     d->incarnation = 1;
@@ -109,8 +109,8 @@ static inline void st_space_die(const struct st_ctx *ctx, uint32_t die, uint64_t
     const struct st_die *d = &ctx->dies[die];
 
     v[0] = st_load_acquire_32(&d->state); /* pairs with st_space_join */
-    v[1] = d->pid;
-    v[2] = d->start_time;
+    v[1] = st_load_relaxed_32(&d->pid);
+    v[2] = st_load_relaxed_64(&d->start_time);
     v[3] = st_load_relaxed_64(&d->pages_reserved);
     v[4] = st_load_acquire_64(&d->log_head); /* pairs with st_log_append */
 }
@@ -120,7 +120,7 @@ static inline void st_space_die(const struct st_ctx *ctx, uint32_t die, uint64_t
 static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32_t *missing)
 {
     struct st_waiter w;
-    uint64_t mask = ~0ull;
+    uint64_t mask = (1ull << ST_NCANDIDATES) - 1;
     uint32_t i, state;
     int rc = ST_OK;
 

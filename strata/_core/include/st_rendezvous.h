@@ -24,6 +24,23 @@ static inline struct st_rendezvous *st_rendezvous_free(struct st_ctx *ctx)
     return NULL;
 }
 
+static inline void st_rendezvous_write(struct st_rendezvous *slot, const uint64_t key[2], uint64_t va,
+                                       uint64_t bytes, int status, uint32_t readers)
+{
+    uint64_t number = st_load_relaxed_64(&slot->state) + 1;
+
+    st_store_relaxed_64(&slot->state, 0); /* a reader in between sees a hole, not a mixture */
+    st_fence_seqcst();
+    st_store_relaxed_64(&slot->key[0], key[0]);
+    st_store_relaxed_64(&slot->key[1], key[1]);
+    st_store_relaxed_64(&slot->va, va);
+    st_store_relaxed_64(&slot->bytes, bytes);
+    st_store_relaxed_64(&slot->status, (uint64_t)status);
+    slot->readers = readers;
+    st_store_relaxed_64(&slot->attached, 0);
+    st_store_seqcst_64(&slot->state, number); /* pairs with st_rendezvous_read */
+}
+
 /* Publishes a group's memory (va 0: it failed with status).  ST_ETIMEOUT: 64
  * groups wait for members that do not come. */
 static inline int st_rendezvous_publish(struct st_ctx *ctx, const uint64_t key[2], uint64_t va,
@@ -37,23 +54,37 @@ static inline int st_rendezvous_publish(struct st_ctx *ctx, const uint64_t key[2
     if (!readers)
         return ST_OK;
     st_wait_begin(&w, &ctx->wait, &ctx->header->wake_word, &ctx->header->sleepers, timeout_ns);
-    while ((slot = st_rendezvous_free(ctx)) == NULL && (rc == ST_OK || rc == ST_AGAIN))
+    for (;;) {
+        pthread_mutex_lock(&ctx->lock); /* other threads of this die form groups too */
+        slot = st_rendezvous_free(ctx);
+        if (slot)
+            st_rendezvous_write(slot, key, va, bytes, status, readers);
+        pthread_mutex_unlock(&ctx->lock);
+        if (slot || rc == ST_ETIMEOUT || rc == ST_EINTR)
+            break;
         rc = st_wait_step(&w);
+    }
     st_wait_end(&w);
-    if (!slot)
+    if (!slot || rc == ST_EINTR)
         return rc;
-    st_store_relaxed_64(&slot->state, 0);
-    st_fence_seqcst();
-    slot->key[0] = key[0];
-    slot->key[1] = key[1];
-    slot->va = va;
-    slot->bytes = bytes;
-    slot->status = (uint64_t)status;
-    slot->readers = readers;
-    st_store_relaxed_64(&slot->attached, 0);
-    st_store_seqcst_64(&slot->state, 1); /* pairs with st_rendezvous_find */
     st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
     return ST_OK;
+}
+
+/* The number under which slot s holds the key, with what it says; 0: it does not.
+ * The slot may be rewritten meanwhile, unless this die is one of its readers. */
+static inline uint64_t st_rendezvous_read(const struct st_rendezvous *s, const uint64_t key[2],
+                                          uint64_t *va, uint64_t *bytes, uint64_t *status)
+{
+    uint64_t number = st_load_acquire_64(&s->state); /* pairs with st_rendezvous_write */
+
+    if (!number || st_load_relaxed_64(&s->key[0]) != key[0] || st_load_relaxed_64(&s->key[1]) != key[1])
+        return 0;
+    *va = st_load_relaxed_64(&s->va);
+    *bytes = st_load_relaxed_64(&s->bytes);
+    *status = st_load_relaxed_64(&s->status);
+    st_fence_seqcst();
+    return st_load_relaxed_64(&s->state) == number ? number : 0;
 }
 
 /* Waits for a group's memory.  ST_EDEAD: the leader died first. */
@@ -62,18 +93,20 @@ static inline int st_rendezvous_find(struct st_ctx *ctx, uint32_t leader, const 
 {
     struct st_rendezvous *s = st_rendezvous_table(ctx, leader);
     struct st_waiter w;
+    uint64_t status;
     uint32_t i;
     int rc = ST_OK, dead = 0;
 
     st_wait_begin(&w, &ctx->wait, &ctx->header->wake_word, &ctx->header->sleepers, timeout_ns);
     for (;;) {
         for (i = 0; i < ST_RENDEZVOUS_SLOTS; i++)
-            if (st_load_acquire_64(&s[i].state) == 1 && /* pairs with st_rendezvous_publish */
-                s[i].key[0] == key[0] && s[i].key[1] == key[1])
+            if (st_rendezvous_read(&s[i], key, va, bytes, &status))
                 goto found;
-        if (dead || rc == ST_ETIMEOUT || rc == ST_EINTR)
+        if (dead || rc == ST_ETIMEOUT)
             break;
         rc = st_wait_step(&w);
+        if (rc == ST_EINTR)
+            break;
         if (rc == ST_AGAIN)
             dead = !st_die_alive(ctx, leader); /* one more look at what it left */
     }
@@ -81,9 +114,7 @@ static inline int st_rendezvous_find(struct st_ctx *ctx, uint32_t leader, const 
     return dead ? ST_EDEAD : rc;
 found:
     st_wait_end(&w);
-    *va = s[i].va;
-    *bytes = s[i].bytes;
-    rc = s[i].va ? ST_OK : (int)s[i].status;
+    rc = *va ? ST_OK : (int)status;
     st_add_seqcst_64(&s[i].attached, 1); /* pairs with st_rendezvous_free */
     st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
     if (rc == ST_OK && st_owner(ctx, *va) != (int64_t)leader)

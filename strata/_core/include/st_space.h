@@ -85,7 +85,7 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
         pread(fd, &h, sizeof h, st.st_size - (off_t)ST_HEADER_BYTES) != (ssize_t)sizeof h)
         return ST_EABI;
     if (h.magic != ST_MAGIC || h.version != ST_ABI_VERSION || h.header_bytes != ST_HEADER_BYTES ||
-        h.object_bytes != (uint64_t)st.st_size)
+        h.page_shift != ST_PAGE_SHIFT || h.object_bytes != (uint64_t)st.st_size)
         return ST_EABI;
     if (st_space_layout(&want, h.ndies, h.hbm_bytes, h.mailbox_bytes, 0) != ST_OK ||
         want.object_bytes != h.object_bytes || want.control_offset != h.control_offset ||
