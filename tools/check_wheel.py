@@ -9,6 +9,7 @@ Usage: python tools/check_wheel.py [--python INTERPRETER]
 from __future__ import annotations
 
 import argparse
+import configparser
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from common import ROOT
 
-# Each line must work in the fresh venv; the last two move bytes between dies.
+# Both must work in the fresh venv; JOB moves bytes between dies.
 SMOKE = """\
 import importlib, pathlib, pkgutil, strata
 names = [m.name for m in pkgutil.walk_packages(strata.__path__, "strata.")]
@@ -82,6 +83,15 @@ def check_contents(wheel: Path) -> None:
     say(f"{wheel.name}: {len(names)} files, {len(modules)} compiled")
 
 
+def scripts(wheel: Path) -> list[str]:
+    """The commands that the wheel installs."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
+        parser = configparser.ConfigParser()
+        parser.read_string(archive.read(name).decode())
+    return list(parser["console_scripts"])
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=sys.executable, help="interpreter of the fresh venv")
@@ -107,7 +117,8 @@ def main(argv: list[str]) -> int:
         job = folder / "job.py"
         job.write_text(JOB)
         call([venv / "bin/strata-run", "-n", "2", job], cwd=folder, env=env)
-        call([venv / "bin/strata", "doctor"], cwd=folder, env=env, stdout=subprocess.DEVNULL)
+        for script in scripts(wheel):
+            call([venv / "bin" / script, "--help"], cwd=folder, env=env, stdout=subprocess.DEVNULL)
     say("passed")
     return 0
 
