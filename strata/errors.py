@@ -170,7 +170,7 @@ class NotInJob(StrataError):
 
 
 class SpawnError(StrataError):
-    """A die that spawn() started failed: ``ranks``; the cause is its exception, if that could travel.
+    """A die that spawn() or a test pool started failed: ``ranks``; the cause is its exception, if that could travel.
 
     ``traceback``  the die's own, as text; "" if it left none
     """

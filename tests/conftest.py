@@ -5,6 +5,7 @@ import os
 import platform
 import random
 import signal
+import sys
 import time
 
 import hypothesis
@@ -90,11 +91,18 @@ def _shm():
     return found
 
 
+def _pools():
+    """Processes of pools of dies that are to stay until the end."""
+    testing = sys.modules.get("strata.testing")
+    return testing.pids() if testing else ()
+
+
 def _children():
+    pools = _pools()
     return {
         child
         for child in psutil.Process().children(recursive=True)
-        if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+        if child.pid not in pools and child.is_running() and child.status() != psutil.STATUS_ZOMBIE
     }
 
 
@@ -130,6 +138,8 @@ def leaves_nothing_behind():
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
     """Nothing may outlive the run either, whatever the scope of its fixture."""
+    if "strata.testing" in sys.modules:
+        sys.modules["strata.testing"].close()
     left = _left(_children, set())
     if left:
         lines = [f"process {c.pid}: {' '.join(c.cmdline())}" for c in left]

@@ -74,7 +74,7 @@ class Die:
             os.sched_setaffinity(0, {self._cpu})
         os.environ.update(self._environment)
         if python:
-            _new_random_numbers()
+            new_random_numbers()
             from strata import config
 
             config.reset()
@@ -92,7 +92,7 @@ class Die:
         return status
 
 
-def _new_random_numbers() -> None:
+def new_random_numbers() -> None:
     """Dies must not draw the numbers of the process they were forked from.
 
     Python's own ``random`` sees to itself at a fork.

@@ -266,7 +266,7 @@ def _work(die: Die, results: socket.socket, fn: Callable[..., Any], args: Sequen
     """Runs fn and sends what comes of it.  Ends without what the caller registered for its own end."""
     status = 0
     try:
-        _forget_caller()
+        forget_caller()
         try:
             value = fn(*args)
         except SystemExit as error:
@@ -288,7 +288,7 @@ def _work(die: Die, results: socket.socket, fn: Callable[..., Any], args: Sequen
     os._exit(status)
 
 
-def _forget_caller() -> None:
+def forget_caller() -> None:
     """What belongs to the calling process and not to its dies."""
     atexit._clear()
     bootstrap.forget()
