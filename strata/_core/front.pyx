@@ -85,7 +85,7 @@ cdef class Front(Transfers):
         work.item.request = r[0]
         if st_worker_submit(&self.collectives, &work.item) != 0:
             raise errors.HostError("no thread could be made for asynchronous operations")
-        self._works.add(work)
+        self.remember(work)
         return work if async_op else work.wait()
 
     cdef st_plan *miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,

@@ -144,7 +144,7 @@ cdef class CoreGroup:
     cdef dict _plans             # key -> PlanHandle
     cdef PlanSlot *slots
     cdef object __weakref__
-    cdef set _works
+    cdef dict _works
 
     cdef int check_here(self) except -1
     cdef st_plan *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept
@@ -153,3 +153,4 @@ cdef class CoreGroup:
     cdef object transfer_failed(self, int status, st_transfer *t)
     cdef object install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle)
     cdef int open_channel(self, uint32_t peer) except -1
+    cdef int remember(self, object work) except -1

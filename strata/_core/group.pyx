@@ -114,7 +114,7 @@ cdef class CoreGroup:
         self.rank = self.ranks.index(context.rank)
         self._channels = {}
         self._plans = {}
-        self._works = set()
+        self._works = {}
         self.g.ctx = &context.ctx
         self.g.n = n
         self.g.me = self.rank
@@ -298,6 +298,25 @@ cdef class CoreGroup:
             st_channel_open(&self.g, peer, <uint64_t>cnp.PyArray_DATA(<cnp.ndarray>memory))
             self._channels[peer] = memory
         return 0
+
+    # ---- asynchronous operations ---------------------------------------------------
+
+    cdef int remember(self, object work) except -1:
+        """Keeps a work until its end.  Those that ended and were never asked are let go of on
+        the way: two are looked at for each that comes, so that no more than are in progress stay."""
+        for _ in range(min(2, len(self._works))):
+            oldest = next(iter(self._works))
+            del self._works[oldest]
+            if not oldest.done():
+                self._works[oldest] = None
+        self._works[work] = None
+        return 0
+
+    def pending(self):
+        """How many asynchronous operations that began here are in progress."""
+        for work in tuple(self._works):
+            work.done()
+        return len(self._works)
 
     # ---- failure ----------------------------------------------------------------
 

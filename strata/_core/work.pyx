@@ -89,7 +89,7 @@ cdef class Work:
             self.result = None
         self.finished = True
         self.keep = self.copyback = None
-        self.group._works.discard(self)
+        self.group._works.pop(self, None)
         return 0
 
     def __repr__(self):

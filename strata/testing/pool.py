@@ -73,6 +73,8 @@ class Pool:
     or when a call fails, and then the next call starts new ones.
     """
 
+    _warden = 0  # process
+
     def __init__(self, n: int, hbm: int | str | None = None, timeout: float = 60.0, **options: Any) -> None:
         if not isinstance(n, int) or not 1 <= n <= 1024:
             raise errors.InvalidArgument(f"Pool(n): 1 to 1024 dies are possible, not {n!r}")
@@ -85,10 +87,11 @@ class Pool:
         self.n = n
         self.timeout = timeout
         self._hbm = config.parse_size(hbm) if isinstance(hbm, str) else hbm
-        self._environment = {variables[name]: "auto" if value == config.AUTO else str(value) for name, value in options.items()}
+        self._environment = {
+            variables[name]: "auto" if value == config.AUTO else str(value) for name, value in options.items()
+        }
         self._lock = threading.Lock()
         self._owner = 0
-        self._warden = 0
         self._control: socket.socket | None = None
         self._dies: list[_Die] = []
         self._poll = select.poll()
@@ -102,7 +105,8 @@ class Pool:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if self.up:
+            self.close()
 
     def __repr__(self) -> str:
         return f"<strata.testing.Pool of {self.n} dies, {'up' if self.up else 'down'}>"
@@ -132,7 +136,8 @@ class Pool:
         a consequence of another, is raised here, with a SpawnError for its cause that holds the
         rank and the die's traceback.  If it cannot travel, or a die died or did not answer in
         time, SpawnError itself: ``ranks`` names it, and for a stuck one the text says
-        where it is.  After any of these the next call starts new dies.
+        where it is.  After any of these the next call starts new dies, and so it does after one
+        that left an asynchronous operation in progress or the dies out of step.
         """
         with self._lock:
             begin = time.monotonic()
@@ -141,19 +146,19 @@ class Pool:
                 self._start(end)
                 self._send(fn, args, end)
                 replies = self._collect(begin, end)
-                if any(r is None or r.line for r in replies):
+                good = [r for r in replies if r is not None and not r.line]
+                if len(good) < self.n:
                     self._raise(fn, replies)
             except BaseException:
                 self._close()
                 raise
-            if len({r.number for r in replies}) > 1:
-                self._close()  # the dies are not in step any more
-            return [r.value for r in replies]
+            if {r.number for r in good} != {max(0, good[0].number)}:
+                self._close()  # the dies are not in step, or will not be
+            return [r.value for r in good]
 
     def _send(self, fn: Callable[..., Any], args: tuple[Any, ...], end: float) -> None:
         here = (list(sys.path), os.getcwd())
-        path, cwd = (None, None) if here == self._path else here
-        data = pack((path, cwd, fn, args))
+        data = pack(None if here == self._path else here) + pack((fn, args))
         self._path = here
         for die in self._dies:
             die.end.settimeout(max(0.001, end - time.monotonic()))
@@ -201,7 +206,7 @@ class Pool:
         late = [rank for rank, reply in enumerate(replies) if reply is None and rank not in dead]
         said = {rank: reply for rank, reply in enumerate(replies) if reply is not None and reply.line}
         where = self._where(late) if late and not dead and not said else ""
-        raise_error(getattr(fn, "__qualname__", repr(fn)), self.n, said, dead, late, where)
+        raise_error(getattr(fn, "__name__", repr(fn)), self.n, said, dead, late, where)
 
     def _learn(self, ranks: list[int]) -> None:
         """Waits for what the warden says of dies that have ended."""
@@ -223,7 +228,7 @@ class Pool:
         with contextlib.suppress(OSError):
             self._control.send(warden.DUMP)
         end = time.monotonic() + SAY
-        texts = {rank: "" for rank in ranks}
+        texts = dict.fromkeys(ranks, "")
         while time.monotonic() < end:
             before = dict(texts)
             for rank in ranks:

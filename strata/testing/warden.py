@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import io
 import os
 import pickle
 import select
@@ -52,7 +53,7 @@ class Plan(NamedTuple):
 class Reply(NamedTuple):
     """What a die says of a call."""
 
-    number: int  # of the last operation of the world group
+    number: int  # of the last operation of the world group; -1: some are still in progress
     value: Any = None
     line: str = ""  # last line of the error's traceback; empty: no error
     text: str = ""  # the traceback
@@ -176,13 +177,15 @@ def _serve(end: socket.socket, group: comm.Group) -> None:
         if request is None:
             return
         try:
-            path, cwd, fn, args = pickle.loads(request)
-            if path is not None:
-                sys.path[:] = path
+            parts = io.BytesIO(request)
+            place = pickle.load(parts)
+            if place is not None:  # before what follows is looked up
+                sys.path[:], cwd = place
                 os.chdir(cwd)
+            fn, args = pickle.load(parts)
             reply = Reply(0, fn(group, *args))
             del fn, args
-            reply = reply._replace(number=group.number)
+            reply = reply._replace(number=-1 if group.pending() else group.number)
         except BaseException as error:
             reply = _failure(group.number, error)
         try:

@@ -174,12 +174,12 @@ def test_random_numbers_differ(tmp_path):
 
 
 def test_loaded_random_module_is_seeded_anew(monkeypatch):
-    from strata.launch.die import _new_random_numbers
+    from strata.launch.die import new_random_numbers
 
     np.random.seed(7)
     same = np.random.rand()
     np.random.seed(7)
-    _new_random_numbers()
+    new_random_numbers()
     assert np.random.rand() != same
 
 
