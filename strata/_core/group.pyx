@@ -45,7 +45,7 @@ cdef extern from "st_rendezvous.h" nogil:
         ST_LEFT_GONE
     void st_group_leave(st_group *g, uint64_t how)
     int st_group_deserted(st_group *g, uint64_t how)
-    int st_group_failed(const st_group *g)
+    int st_group_failed(st_group *g)
     int st_group_survivors(st_group *g, uint64_t round, uint64_t timeout_ns, uint64_t *mask,
                            uint64_t *missing)
     void st_line_read(const st_group *g, uint64_t number, uint32_t member, uint64_t *desc,

@@ -140,6 +140,7 @@ _Static_assert(sizeof(struct st_rendezvous) == 64, "abi");
  * flags [n][ST_GROUP_FLAGS], channel table [n][n], mailboxes [n][2]. */
 
 enum st_failure_state { ST_FAIL_NONE = 0, ST_FAIL_CLAIMED = 1, ST_FAIL_PUBLISHED = 2 };
+#define ST_FAIL_CLAIM(member) ((uint32_t)ST_FAIL_CLAIMED | (uint32_t)(member) << 8)
 
 struct st_group_header {
     uint64_t magic;

@@ -110,45 +110,70 @@ static inline void st_group_wake(struct st_group *g)
 
 /* ---- failure ----------------------------------------------------------------- */
 
-/* The status of a failure that somebody has declared, or is declaring: that is a
- * few stores from the end, unless its author died between them. */
-static int st_group_settled(const struct st_group *g)
+/* Waits for a failure that somebody is writing down: that takes a few stores.
+ * Returns ST_FAIL_PUBLISHED; or the word of a writer that died between them; or
+ * ST_FAIL_NONE, when the writer is stopped there. */
+static uint32_t st_fail_wait(struct st_group *g)
 {
-    uint32_t i;
+    uint64_t until = st_now_ns() + 2000000000ull;
+    uint32_t state, by;
 
-    for (i = 0; i < 100000; i++) {
-        if (st_load_acquire_32(&g->header->fail_state) == ST_FAIL_PUBLISHED) /* pairs with st_group_fail */
-            return (int)g->header->fail_status;
+    for (;;) {
+        state = st_load_acquire_32(&g->header->fail_state); /* pairs with st_group_fail */
+        by = state >> 8;
+        if (state == ST_FAIL_PUBLISHED)
+            return state;
+        if (by < g->n && by != g->me && !st_die_runs(g->ctx, g->ranks[by]))
+            return state;
+        if (st_now_ns() > until)
+            return ST_FAIL_NONE;
         sched_yield();
     }
-    return ST_EBROKEN;
 }
 
 /* Declares the group's first failure; later ones are dropped.  Returns the
- * status that counts. */
+ * status that counts.  The word names the writer, so that the place of one that
+ * dies while it writes can be taken: by compare-and-swap, hence by one. */
 static inline int st_group_fail(struct st_group *g, int status, uint32_t phase, uint64_t desc,
                                 const uint64_t *mask)
 {
     struct st_group_header *h = g->header;
-    uint32_t i;
+    uint32_t i, state = ST_FAIL_NONE;
 
-    if (st_cas_acq_rel_32(&h->fail_state, ST_FAIL_NONE, ST_FAIL_CLAIMED)) { /* pairs with st_group_failed */
-        h->fail_status = (uint32_t)status;
-        h->fail_by = g->me;
-        h->fail_phase = phase;
-        h->fail_number = g->number;
-        h->fail_desc = desc;
-        for (i = 0; i < ST_MASK_WORDS; i++)
-            h->fail_mask[i] = mask[i];
-        st_store_seqcst_32(&h->fail_state, ST_FAIL_PUBLISHED); /* pairs with st_group_failed */
-        st_group_wake(g);
-        return status;
+    while (!st_cas_acq_rel_32(&h->fail_state, state, ST_FAIL_CLAIM(g->me))) { /* pairs with st_group_failed */
+        state = st_fail_wait(g);
+        if (state == ST_FAIL_PUBLISHED)
+            return (int)st_load_relaxed_32(&h->fail_status);
+        if (state == ST_FAIL_NONE)
+            return ST_EBROKEN;
     }
-    return st_group_settled(g);
+    h->fail_status = (uint32_t)status;
+    h->fail_by = g->me;
+    h->fail_phase = phase;
+    h->fail_number = g->number;
+    h->fail_desc = desc;
+    for (i = 0; i < ST_MASK_WORDS; i++)
+        h->fail_mask[i] = mask[i];
+    st_store_seqcst_32(&h->fail_state, ST_FAIL_PUBLISHED); /* pairs with st_group_failed */
+    st_group_wake(g);
+    return status;
+}
+
+static int st_group_settled(struct st_group *g)
+{
+    uint64_t mask[ST_MASK_WORDS] = {0};
+    uint32_t state = st_fail_wait(g);
+
+    if (state == ST_FAIL_PUBLISHED)
+        return (int)st_load_relaxed_32(&g->header->fail_status);
+    if (state == ST_FAIL_NONE)
+        return ST_EBROKEN;
+    st_mask_set(mask, state >> 8); /* what it wanted to say died with it */
+    return st_group_fail(g, ST_EDEAD, ST_PHASE_EXECUTION, 0, mask);
 }
 
 /* ST_OK, or the status of the failure that somebody has declared. */
-static inline int st_group_failed(const struct st_group *g)
+static inline int st_group_failed(struct st_group *g)
 {
     uint32_t state = st_load_acquire_32(&g->header->fail_state); /* pairs with st_group_fail */
 

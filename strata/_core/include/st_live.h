@@ -101,6 +101,12 @@ static inline int st_die_process_alive(struct st_ctx *ctx, uint32_t die)
     return 0;
 }
 
+/* Is the process of a die there, whether it has left the job or not? */
+static inline int st_die_runs(struct st_ctx *ctx, uint32_t die)
+{
+    return ctx->alive ? ctx->alive(ctx, die) : st_die_process_alive(ctx, die);
+}
+
 /* 1: may still answer.  0: dead, or left the job.  A die that has not joined
  * yet counts as alive: it is only slow, unless its launcher has said that it
  * is dead. */
@@ -114,7 +120,7 @@ static inline int st_die_alive(struct st_ctx *ctx, uint32_t die)
         return 0;
     if (state == ST_DIE_ABSENT)
         return 1;
-    return ctx->alive ? ctx->alive(ctx, die) : st_die_process_alive(ctx, die);
+    return st_die_runs(ctx, die);
 }
 
 #endif

@@ -7,6 +7,7 @@
 #ifndef ST_PAGE_H
 #define ST_PAGE_H
 
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -99,21 +100,39 @@ static inline int st_frames_punch(struct st_ctx *ctx, uint64_t frame, uint64_t n
                : ST_ESYS;
 }
 
+/* One frame that a signal has kept from being made: the kernel undoes the call each
+ * time, so that a profiler's timer could for ever.  Signals wait a moment. */
+static inline int st_frame_quiet(struct st_ctx *ctx, off_t at)
+{
+    sigset_t all, before;
+    int rc;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* neither call touches errno */
+    rc = fallocate(ctx->fd, FALLOC_FL_KEEP_SIZE, at, (off_t)ST_PAGE_BYTES);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
 /* Backing for n frames, or none: after this a full file system cannot kill. */
 static inline int st_frames_reserve(struct st_ctx *ctx, uint64_t frame, uint64_t n)
 {
     uint64_t done = 0, step;
     off_t at;
+    int rc;
 
     st_frames_punch(ctx, frame, n); /* what a late writer may have left in free frames must not show */
     while (done < n) { /* in steps, since a signal makes the kernel undo a call */
         step = n - done < 16 ? n - done : 16;
         at = (off_t)((ctx->rank * ctx->hbm_pages + frame + done) << ST_PAGE_SHIFT);
-        if (fallocate(ctx->fd, FALLOC_FL_KEEP_SIZE, at, (off_t)(step << ST_PAGE_SHIFT)) != 0) {
+        rc = fallocate(ctx->fd, FALLOC_FL_KEEP_SIZE, at, (off_t)(step << ST_PAGE_SHIFT));
+        if (rc != 0 && errno == EINTR) {
+            step = 1;
+            rc = st_frame_quiet(ctx, at);
+        }
+        if (rc != 0) {
             int err = errno;
 
-            if (err == EINTR)
-                continue;
             st_frames_punch(ctx, frame, done + step);
             errno = err;
             return err == ENOSPC || err == ENOMEM || err == EDQUOT ? ST_ENOMEM : ST_ESYS;

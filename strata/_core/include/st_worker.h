@@ -204,6 +204,24 @@ static inline int st_worker_init(struct st_worker *w, struct st_group *g, uint32
                : ST_ESYS;
 }
 
+/* Signals are for the program's own threads: one that is delivered here would
+ * not end a sleep of the main thread.  Faults of this thread itself stay. */
+static inline int st_worker_spawn(struct st_worker *w)
+{
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
+    sigset_t all, before;
+    size_t i;
+    int err;
+
+    sigfillset(&all);
+    for (i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&all, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    err = pthread_create(&w->thread, NULL, st_worker_main, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return err;
+}
+
 /* Hands an item over.  ST_ESYS: no thread could be made.  After st_worker_stop it
  * is done at once, with ST_EINTR. */
 static inline int st_worker_submit(struct st_worker *w, struct st_item *item)
@@ -215,7 +233,7 @@ static inline int st_worker_submit(struct st_worker *w, struct st_item *item)
     item->state = ST_ITEM_QUEUED;
     pthread_mutex_lock(&w->lock);
     if (!w->started && !w->stop) {
-        err = pthread_create(&w->thread, NULL, st_worker_main, w);
+        err = st_worker_spawn(w);
         w->started = err == 0;
     }
     if (!err)
