@@ -68,6 +68,7 @@ def arguments(argv=None):
                    metavar="LIST", help=",".join(contenders.MPIS))
     p.add_argument("--torch", action="store_true", help="torch gloo too (1 GB to install)")
     p.add_argument("--tuned", action="store_true", help="each peer under other settings than its default too")
+    p.add_argument("--bind", action="store_true", help="strata's dies on a CPU each, if there are enough")
     p.add_argument("--no-strata", action="store_true", help="the peers alone")
     p.add_argument("--mean", action="store_true", help="compare means of a timing's iterations, not medians")
     p.add_argument("--json", metavar="FILE", help="all records, one JSON object a line, as they come")
@@ -89,6 +90,8 @@ def present(a):
     here, skipped = [], []
     for lib in libraries:
         found = contenders.roster([lib], a.tuned)
+        for contender in found:
+            contender.bind = a.bind
         why = found[0].why_not()
         if why:
             skipped.append((lib, why))
@@ -118,7 +121,8 @@ def measure(a, log):
     if not here:
         sys.exit("nothing to compare: no contender is installed")
     log.keep({"record": "machine", **report.machine(), "skipped": skipped,
-              "settings": {c.name: c.env for c in here}})
+              "settings": {c.name: {**c.env, **({"--bind": "yes"} if c.bind and c.library == "strata" else {})}
+                          for c in here}})
     try:
         Run(here, a, log.keep, lambda text: print(text, file=sys.stderr, flush=True)).take()
     except KeyboardInterrupt:

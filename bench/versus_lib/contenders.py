@@ -22,7 +22,7 @@ MPIS = ("mpich", "openmpi", "impi")
 # Environment variables of each setting, and for Open MPI's MCA parameters the same through
 # OMPI_MCA_*. "default" is always measured; the others with --tuned.
 SETTINGS = {
-    "strata": {"default": {}},
+    "strata": {"default": {}},      # --bind adds strata-run's --bind where every die has a CPU
     "mpich": {
         "default": {},
         "no-cma": {"MPIR_CVAR_CH4_CMA_ENABLE": "0"},
@@ -50,6 +50,7 @@ class Contender:
     setting: str = "default"
     env: dict = field(default_factory=dict)
     about: str = ""         # version, as its ranks say it
+    bind: bool = False      # strata alone: one CPU per die, as Open MPI and Intel MPI do by themselves
 
     @property
     def name(self):
@@ -76,7 +77,8 @@ class Contender:
         """argv of its launcher; of one rank where it has none (gloo)."""
         worker = [str(WORKER), {"strata": "strata", "gloo": "gloo"}.get(self.library, "mpi"), socket_name]
         if self.library == "strata":
-            return [sys.executable, "-m", "strata.launch", "-n", str(n), *worker]
+            bind = ["--bind"] if self.bind and n <= len(os.sched_getaffinity(0)) else []
+            return [sys.executable, "-m", "strata.launch", "-n", str(n), *bind, *worker]
         python = str(self.home / "bin" / "python")
         if self.library == "gloo":
             return [python, *worker]
