@@ -28,9 +28,18 @@ help:
 
 build: $(VENV)/built
 
+# An interpreter that is asked for by name replaces a venv made with another; the default never does.
+ifneq ($(origin PYTHON),file)
+ifneq ($(shell cat $(VENV)/made-with 2>/dev/null),$(PYTHON))
+OTHER := other-python
+endif
+endif
+.PHONY: other-python
+other-python:
+
 # A change of the recipe reinstalls; a change of the core only recompiles it.
-$(VENV)/built: $(RECIPE) $(SOURCES)
-	@if [ ! -e $@ ] || [ -n "$(filter $(RECIPE),$?)" ]; then $(MAKE) --no-print-directory install; \
+$(VENV)/built: $(RECIPE) $(SOURCES) $(OTHER)
+	@if [ ! -e $@ ] || [ -n "$(filter $(RECIPE) $(OTHER),$?)" ]; then $(MAKE) --no-print-directory install; \
 	 else echo "== compiling what changed in strata/_core"; $(BIN)/python setup.py -q build_ext --inplace; fi
 	@touch $@
 
@@ -39,8 +48,10 @@ install:
 	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "make: no $(PYTHON) here; install Python 3.10 to 3.14, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 15) else "make: $(PYTHON) is Python %d.%d, and strata needs 3.10 to 3.14; name another one: make PYTHON=python3.12" % v)'
 	@command -v $${CC:-cc} >/dev/null 2>&1 || { echo "make: no C compiler ($${CC:-cc}); install gcc or clang, or set CC" >&2; exit 1; }
-	@echo "== making $(VENV) with $$($(PYTHON) -V)"
-	@$(PYTHON) -m venv $(VENV) || { echo "make: $(PYTHON) -m venv failed; on Debian and Ubuntu: apt install python3-venv python3-dev" >&2; exit 1; }
+	@if [ -z "$(OTHER)" ] && $(BIN)/python -c '' 2>/dev/null; then echo "== keeping $(VENV), $$($(BIN)/python -V)"; else \
+	 echo "== making $(VENV) with $$($(PYTHON) -V)"; \
+	 $(PYTHON) -m venv --clear $(VENV) || { echo "make: $(PYTHON) -m venv failed; on Debian and Ubuntu: apt install python3-venv python3-dev" >&2; exit 1; }; \
+	 echo "$(PYTHON)" >$(VENV)/made-with; fi
 	@$(BIN)/python -c 'import os, sys, sysconfig; h = os.path.join(sysconfig.get_path("include"), "Python.h"); sys.exit(0 if os.path.exists(h) else "make: %s is missing; on Debian and Ubuntu: apt install python3-dev" % h)'
 	@echo "== installing what the build needs"
 	@$(PIP) install -q $(BUILD_NEEDS)

@@ -93,6 +93,20 @@ def test_make_without_a_compiler(tmp_path):
     assert not (tmp_path / "venv").exists()
 
 
+@pytest.mark.parametrize("how", ["default", "same", "other"])
+def test_make_keeps_a_venv_unless_another_python_is_asked_for(tmp_path, how):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "made-with").write_text("python-before\n")
+    args = {"default": [], "same": ["PYTHON=python-before"], "other": ["PYTHON=python-after"]}[how]
+    line = ["make", "-n", "build", f"VENV={tmp_path}", *args]
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "PYTHON")}
+    (tmp_path / "built").touch()
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert ("-m venv --clear" in done.stdout) == (how == "other")
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("STRATA_SANITIZE", "memory"), ("STRATA_DEBUG", "yes")]
 )
