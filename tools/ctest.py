@@ -4,6 +4,10 @@ Each tests/c/*.c is a program: exit 0 passes, 77 skips (and says why), anything
 else fails.  Ranks are contexts, so a test runs N dies as threads over one mapping,
 which is the only way ThreadSanitizer can see them.
 
+A test may name functions after "tsan must report:".  It is then built once more for each,
+with the memory orders taken out of that function (dies.h), and fails unless
+ThreadSanitizer reports a data race: the silence of the others means something.
+
 Before that each header of the core is compiled alone, to see that it needs no
 Python.h, holds no variable, and takes no memory.
 
@@ -45,6 +49,7 @@ RUN_ENV = {
 CROSS = "aarch64-linux-gnu-gcc"
 EMULATOR = "qemu-aarch64"
 SKIP = 77
+SEEDED = re.compile(r"tsan must report: *(\w+(?: +\w+)*)")
 
 
 class Failed(Exception):
@@ -123,15 +128,20 @@ def check_header(root: Path, header: Path, cc: str) -> None:
         raise Failed(f"takes memory: {', '.join(memory)}")
 
 
-def run(program: Path, mode: str, timeout: float) -> str:
-    """Runs one program; "ok" or "skip: why"."""
+def execute(program: Path, mode: str, timeout: float) -> tuple[int, str]:
+    """Exit status and output of a program under its mode's settings."""
     line = [str(program)]
     if mode == "tsan" and shutil.which("setarch"):
         # TSan of older compilers cannot place its shadow when addresses are random.
         line = ["setarch", os.uname().machine, "-R", *line]
     if mode == "aarch64":
         line = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", *line]
-    status, output = command(line, timeout, {**os.environ, **RUN_ENV})
+    return command(line, timeout, {**os.environ, **RUN_ENV})
+
+
+def run(program: Path, mode: str, timeout: float) -> str:
+    """Runs one program; "ok" or "skip: why"."""
+    status, output = execute(program, mode, timeout)
     if status == SKIP:
         return "skip: " + (output.strip().splitlines() or ["no reason given"])[-1]
     if status:
@@ -161,6 +171,28 @@ def one(root: Path, source: Path, mode: str, timeout: float, emulate: bool = Fal
     if mode == "aarch64" and not shutil.which(EMULATOR):
         return f"skip: compiled; {EMULATOR} is not installed, so it was NOT run"
     return run(target, mode, timeout)
+
+
+def seeded(source: Path) -> list[str]:
+    """The functions without whose memory orders ThreadSanitizer must report a race."""
+    return [name for names in SEEDED.findall(source.read_text()) for name in names.split()]
+
+
+def reported(root: Path, source: Path, function: str, timeout: float) -> str:
+    """"ok" if a test is reported when a function of the core has lost its memory orders."""
+    core = root / "strata" / "_core" / "include"
+    if not any(re.search(rf"\b{function}\(", header.read_text()) for header in core.glob("*.h")):
+        raise Failed(f"no header has a function {function}")
+    cc = compiler()
+    flags = [*MODES["tsan"], f'-DST_TEST_BREAK="{function}"']
+    if "clang" not in cc:
+        flags.append("-Wno-tsan")
+    target = root / ".ctest" / f"tsan-without-{function}" / source.stem
+    build(root, source, target, cc, flags)
+    status, output = execute(target, "tsan", timeout)
+    if status != 66 or "data race" not in output:
+        raise Failed(f"exit status {status}: a lost memory order was not reported\n{output}")
+    return "ok"
 
 
 def _attempt(name: str, action) -> tuple[str, str]:
@@ -201,6 +233,9 @@ def main(argv: list[str]) -> int:
             name = f"{mode} {source.stem}"
             results.append(
                 _attempt(name, lambda m=mode, s=source: one(args.root, s, m, args.timeout, args.emulate)))
+            for function in seeded(source) if mode == "tsan" else ():
+                results.append(_attempt(f"{name} reports {function} without order",
+                                        lambda s=source, f=function: reported(args.root, s, f, args.timeout)))
     failed = [name for kind, name in results if kind == "fail"]
     skipped = [name for kind, name in results if kind == "skip"]
     if not programs:

@@ -1,0 +1,243 @@
+/* N dies as threads of one process: one memfd, one control mapping and one VA
+ * window for all, so that ThreadSanitizer sees every access of every die.
+ *
+ * A die "dies" when its flag in `gone` is set; its thread must then touch nothing.
+ *
+ * -DST_TEST_BREAK=\"function\" takes the memory orders out of that function of the
+ * core: what it publishes is then published without order, and ThreadSanitizer must
+ * say so.  tools/ctest.py does that for each name after "tsan must report:".
+ */
+#ifndef DIES_H
+#define DIES_H
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "st_atomic.h"
+
+#ifdef ST_TEST_BREAK
+#define BROKEN (__builtin_strcmp(__func__, ST_TEST_BREAK) == 0)
+#define st_store_release_32(p, v) (BROKEN ? st_store_relaxed_32(p, v) : (st_store_release_32)(p, v))
+#define st_store_release_64(p, v) (BROKEN ? st_store_relaxed_64(p, v) : (st_store_release_64)(p, v))
+#define st_store_seqcst_32(p, v) (BROKEN ? st_store_relaxed_32(p, v) : (st_store_seqcst_32)(p, v))
+#define st_store_seqcst_64(p, v) (BROKEN ? st_store_relaxed_64(p, v) : (st_store_seqcst_64)(p, v))
+#define st_load_acquire_32(p) (BROKEN ? st_load_relaxed_32(p) : (st_load_acquire_32)(p))
+#define st_load_acquire_64(p) (BROKEN ? st_load_relaxed_64(p) : (st_load_acquire_64)(p))
+#define st_load_seqcst_32(p) (BROKEN ? st_load_relaxed_32(p) : (st_load_seqcst_32)(p))
+#define st_load_seqcst_64(p) (BROKEN ? st_load_relaxed_64(p) : (st_load_seqcst_64)(p))
+#endif
+
+#include "st_join.h"
+#include "st_p2p.h"
+#include "st_page.h"
+#include "st_rendezvous.h"
+#include "st_shadow.h"
+
+#define CHECK(truth)                                                               \
+    do {                                                                           \
+        if (!(truth)) {                                                            \
+            fprintf(stderr, "%s:%d: %s (seed %llu)\n", __FILE__, __LINE__, #truth, \
+                    (unsigned long long)dies_seed);                                \
+            _exit(1); /* other threads run: no destructors under them */           \
+        }                                                                          \
+    } while (0)
+#define CHECK_IS(value, expected)                                                            \
+    do {                                                                                     \
+        long long value_ = (long long)(value), expected_ = (long long)(expected);            \
+        if (value_ != expected_) {                                                           \
+            fprintf(stderr, "%s:%d: %s is %lld, not %s = %lld (seed %llu)\n", __FILE__,      \
+                    __LINE__, #value, value_, #expected, expected_,                          \
+                    (unsigned long long)dies_seed);                                          \
+            _exit(1);                                                                        \
+        }                                                                                    \
+    } while (0)
+
+#if defined(ST_TSAN) || defined(__SANITIZE_ADDRESS__)
+enum { DIES_SLOW = 4 }; /* rounds are divided by this */
+#else
+enum { DIES_SLOW = 1 };
+#endif
+
+enum { DIES_MOST = 8 };
+#ifdef ST_TSAN /* each sanitizer leaves other addresses free */
+#define DIES_WINDOW 0x4000000000ull
+#else
+#define DIES_WINDOW 0x200000000000ull
+#endif
+#define DIES_MAILBOX 4096u
+
+static uint64_t dies_seed;
+
+struct dies {
+    uint32_t n;
+    int fd;
+    struct st_ctx ctx[DIES_MOST];
+    uint32_t gone[DIES_MOST];
+};
+
+/* One die's thread. */
+struct die {
+    struct dies *dies;
+    struct st_ctx *ctx;
+    uint32_t rank;
+    uint64_t seed;
+    void *arg;
+    void (*run)(struct die *die);
+    pthread_t thread;
+};
+
+static inline uint64_t next(uint64_t *seed) /* splitmix64 */
+{
+    uint64_t z = *seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Prints the seed; ends the program should it hang. */
+static inline uint64_t dies_setup(const char *name, int argc, char **argv)
+{
+    dies_seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL) * 2654435761u + (uint64_t)getpid();
+    printf("%s: seed %llu\n", name, (unsigned long long)dies_seed);
+    fflush(stdout);
+    alarm(110);
+    return dies_seed;
+}
+
+static int dies_alive(struct st_ctx *ctx, uint32_t die)
+{
+    struct st_ctx *first = ctx - ctx->rank;
+    struct dies *d = (struct dies *)((uint8_t *)first - offsetof(struct dies, ctx));
+
+    return !st_load_acquire_32(&d->gone[die]); /* pairs with dies_end */
+}
+
+static inline void dies_end(struct die *die) { st_store_release_32(&die->dies->gone[die->rank], 1); }
+
+/* n dies that have joined and agreed.  sleep_ns: when waiters go to sleep. */
+static inline struct dies *dies_open(uint32_t n, uint64_t hbm_pages, uint64_t sleep_ns)
+{
+    struct dies *d = calloc(1, sizeof *d);
+    struct st_header h;
+    uint32_t i, missing;
+
+    CHECK(d && n <= DIES_MOST);
+    d->n = n;
+    d->fd = memfd_create("dies", MFD_CLOEXEC);
+    CHECK(d->fd >= 0);
+    CHECK_IS(st_space_layout(&h, n, hbm_pages * ST_PAGE_BYTES, DIES_MAILBOX, DIES_WINDOW), ST_OK);
+    CHECK_IS(st_space_format(d->fd, &h, 1, 2), ST_OK);
+    CHECK_IS(st_space_map(&d->ctx[0], d->fd), ST_OK);
+    for (i = 0; i < n; i++) {
+        struct st_ctx *c = &d->ctx[i];
+
+        *c = d->ctx[0]; /* one mapping for all */
+        CHECK_IS(st_space_private(c), ST_OK);
+        c->alive = dies_alive;
+        c->wait = (struct st_wait_policy){.sleep_ns = sleep_ns, .poll_ns = 2000000};
+        CHECK_IS(st_space_join(c, i), ST_OK);
+    }
+    for (i = 0; i < n; i++) {
+        d->ctx[i].shared_window = i > 0;
+        CHECK_IS(st_space_agree(&d->ctx[i], 1000000000, &missing), ST_OK);
+        CHECK(d->ctx[i].base == DIES_WINDOW);
+        d->ctx[i].shared_window = 1;
+    }
+    return d;
+}
+
+static inline void dies_close(struct dies *d)
+{
+    munmap((void *)(uintptr_t)d->ctx[0].base, d->ctx[0].seg_bytes * d->n);
+    for (uint32_t i = 0; i < d->n; i++) {
+        CHECK(pthread_mutex_destroy(&d->ctx[i].lock) == 0);
+        munmap(d->ctx[i].shadow, d->ctx[i].private_bytes);
+    }
+    munmap(d->ctx[0].control, d->ctx[0].control_bytes);
+    close(d->fd);
+    free(d);
+}
+
+static void *die_main(void *arg)
+{
+    struct die *die = arg;
+
+    die->run(die);
+    return NULL;
+}
+
+/* Runs all dies to their end, as threads. */
+static inline void dies_run(struct dies *d, void (*run)(struct die *die), void *arg)
+{
+    struct die die[DIES_MOST];
+    uint32_t i;
+
+    for (i = 0; i < d->n; i++) {
+        die[i] = (struct die){d, &d->ctx[i], i, dies_seed + 1000 * i, arg, run, 0};
+        st_store_release_32(&d->gone[i], 0);
+    }
+    for (i = 0; i < d->n; i++)
+        CHECK(pthread_create(&die[i].thread, NULL, die_main, &die[i]) == 0);
+    for (i = 0; i < d->n; i++)
+        CHECK(pthread_join(die[i].thread, NULL) == 0);
+}
+
+/* npages pages of a die. */
+static inline uint8_t *dies_pages(struct st_ctx *ctx, uint64_t npages)
+{
+    uint64_t va;
+
+    CHECK_IS(st_pages_map(ctx, npages, &va), ST_OK);
+    return (uint8_t *)(uintptr_t)va;
+}
+
+/* ---- groups ---------------------------------------------------------------- */
+
+/* A die's handle with all that belongs to it. */
+struct handle {
+    struct st_group g;
+    uint32_t ranks[DIES_MOST];
+    struct st_base bases[DIES_MOST];
+    struct st_p2p p2p[DIES_MOST];
+};
+
+/* Group memory of all dies, in a page of die 0; formatted. */
+static inline uint8_t *dies_group(struct dies *d, uint8_t *memory)
+{
+    uint32_t ranks[DIES_MOST], i;
+    uint64_t id[2] = {3, 4};
+
+    CHECK(st_group_bytes(d->n, DIES_MAILBOX) <= ST_PAGE_BYTES);
+    for (i = 0; i < d->n; i++)
+        ranks[i] = i;
+    memory = memory ? memory : dies_pages(&d->ctx[0], 1);
+    st_group_format(memory, d->n, DIES_MAILBOX, id, ranks);
+    return memory;
+}
+
+static inline struct st_group *handle_bind(struct handle *h, struct st_ctx *ctx, uint8_t *memory)
+{
+    uint32_t i;
+
+    memset(h, 0, sizeof *h);
+    for (i = 0; i < ctx->ndies; i++)
+        h->ranks[i] = i;
+    h->g.ctx = ctx;
+    h->g.n = ctx->ndies;
+    h->g.me = ctx->rank;
+    h->g.ranks = h->ranks;
+    h->g.bases = h->bases;
+    h->g.p2p = h->p2p;
+    h->g.alloc = malloc;
+    h->g.release = free;
+    CHECK_IS(st_group_bind(&h->g, memory, st_group_bytes(ctx->ndies, DIES_MAILBOX)), ST_OK);
+    return &h->g;
+}
+
+#endif
