@@ -10,7 +10,7 @@ from strata import dtypes, errors
 from strata._core import kernels
 
 LEVELS = kernels.LEVELS[: kernels.LEVELS.index(kernels.level()) + 1]
-NSRC = (1, 2, 3, 4, 5, 8, 17)
+NSRC = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17)  # a fold takes up to 8, or 5, or 2
 # Around vectors of 16 to 64 elements and blocks of 256 to 8192.
 COUNTS = (0, 1, 2, 7, 15, 16, 17, 33, 63, 64, 65, 100, 255, 256, 257, 511, 1023, 1025, 2049, 4099, 8193)
 
@@ -49,14 +49,14 @@ def test_matrix(pair):
 @pytest.mark.parametrize("pair", PAIRS, ids=pair_id)
 def test_levels_agree(pair, level):
     code, op = pair
-    for nsrc, count in ((2, 301), (5, 67), (6, 1101), (9, 40)):
+    for nsrc, count in ((2, 301), (3, 45), (4, 71), (5, 67), (6, 1101), (7, 33), (8, 93), (9, 40), (16, 19)):
         srcs = operands(code, nsrc, count, seed=2)
         same(run(code, op, srcs, level=level), fold(op, srcs), nsrc=nsrc, count=count)
 
 
 @given(
     pair=st.sampled_from(PAIRS),
-    nsrc=st.integers(2, 12),
+    nsrc=st.integers(2, 18),
     count=st.integers(1, 700),
     cuts=st.lists(st.integers(0, 700), max_size=6),
     level=st.sampled_from(LEVELS),

@@ -91,7 +91,7 @@ def test_loops_convert_like_single_elements(code, level):
     every = codes(code)
     dtype = dtypes.dtype_of(code)
     zero = np.zeros_like(every)
-    for nsrc in (2, 7):
+    for nsrc in (2, 9):
         out = np.empty_like(every)
         kernels.reduce([out.view(np.uint8)], [every.view(np.uint8)] + [zero.view(np.uint8)] * (nsrc - 1),
                        code, dtypes.op_code("sum"), level=level)

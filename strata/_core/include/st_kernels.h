@@ -27,6 +27,7 @@
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(ST_KERNELS_PORTABLE)
 #define ST_X86_LEVELS 1
 typedef float st_v8f32 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef int st_v8i32 __attribute__((vector_size(32)));
 typedef short st_v8i16 __attribute__((vector_size(16), aligned(1), may_alias));
 #if defined(__clang__)
 typedef __fp16 st_v8f16 __attribute__((vector_size(16)));
@@ -47,6 +48,19 @@ typedef __fp16 st_v8f16 __attribute__((vector_size(16)));
 #else
 #define ST_NO_CARRY
 #endif
+
+#define ST_INLINE static inline __attribute__((always_inline))
+#define ST_UNROLL _Pragma("GCC unroll 8")
+#define ST_BY_COUNT(f, out, s, k, n)                                                      \
+    switch (k) {                                                                          \
+    case 2: f(out, s, 2, n); break;                                                       \
+    case 3: f(out, s, 3, n); break;                                                       \
+    case 4: f(out, s, 4, n); break;                                                       \
+    case 5: f(out, s, 5, n); break;                                                       \
+    case 6: f(out, s, 6, n); break;                                                       \
+    case 7: f(out, s, 7, n); break;                                                       \
+    default: f(out, s, ST_FAN, n);                                                        \
+    }
 
 enum st_level { ST_LEVEL_PORTABLE, ST_LEVEL_AVX2, ST_LEVEL_AVX512, ST_NLEVELS };
 

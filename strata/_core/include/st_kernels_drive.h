@@ -9,7 +9,7 @@ enum {
     ST_MAX_OPERANDS = 1024,
     ST_BLOCK = 8192,  /* bytes of results, when operands are folded as they lie */
     ST_AHEAD = 512,   /* the same with nt: the next block is fetched while one is folded */
-    ST_STRIPE = 4096, /* bytes of each of ST_FAN accumulators, when they are widened */
+    ST_STRIPE = 4096, /* bytes of each of ST_WIDE_FAN accumulators, when they are widened */
     ST_APART = ST_STRIPE + 320, /* between them: addresses equal modulo 4096 delay each other */
 };
 
@@ -120,7 +120,7 @@ static void st_drive_folds(const struct st_kernel *k, void *const *dst, int ndst
 static void st_drive_widened(const struct st_kernel *k, void *const *dst, int ndst,
                              const void *const *src, int nsrc, uint64_t count, int nt)
 {
-    uint8_t acc[ST_FAN][ST_APART] __attribute__((aligned(64)));
+    uint8_t acc[ST_WIDE_FAN][ST_APART] __attribute__((aligned(64)));
     uint8_t result[ST_STRIPE] __attribute__((aligned(64)));
     uint64_t block = ST_STRIPE / k->wide, done = 0;
     uint64_t n = st_first_block(dst[0], k->size, block, nt);

@@ -14,38 +14,26 @@
  */
 #ifdef ST_L
 
-/* s[0..k-1] -> out, left to right, k from 2 to ST_FAN.  out is one of the operands or
- * overlaps none. */
+/* s[0..k-1] -> out, left to right, k from 2 to ST_FAN, each with a loop of its own.
+ * out is one of the operands or overlaps none. */
 #define ST_X(name, elem, load, op, finish)                                                \
+    ST_TARGET ST_INLINE void ST_L(name##_of)(elem *o, const void *const *s, int k, size_t n) \
+    {                                                                                     \
+        const elem *p[ST_FAN];                                                            \
+        for (int j = 0; j < k; j++)                                                       \
+            p[j] = (const elem *)s[j];                                                    \
+        ST_NO_CARRY                                                                       \
+        for (size_t i = 0; i < n; i++) {                                                  \
+            __auto_type r = load(p[0][i]);                                                \
+            ST_UNROLL                                                                     \
+            for (int j = 1; j < k; j++)                                                   \
+                r = op(r, load(p[j][i]));                                                 \
+            o[i] = finish(r);                                                             \
+        }                                                                                 \
+    }                                                                                     \
     ST_TARGET static void ST_L(name)(void *out, const void *const *s, int k, size_t n)    \
     {                                                                                     \
-        elem *o = (elem *)out;                                                            \
-        const elem *a = (const elem *)s[0], *b = (const elem *)s[1];                      \
-        const elem *c = (const elem *)(k > 2 ? s[2] : s[0]);                              \
-        const elem *d = (const elem *)(k > 3 ? s[3] : s[0]);                              \
-        const elem *e = (const elem *)(k > 4 ? s[4] : s[0]);                              \
-        switch (k) {                                                                      \
-        case 2:                                                                           \
-            ST_NO_CARRY                                                                   \
-            for (size_t i = 0; i < n; i++)                                                \
-                o[i] = finish(op(load(a[i]), load(b[i])));                                \
-            break;                                                                        \
-        case 3:                                                                           \
-            ST_NO_CARRY                                                                   \
-            for (size_t i = 0; i < n; i++)                                                \
-                o[i] = finish(op(op(load(a[i]), load(b[i])), load(c[i])));                \
-            break;                                                                        \
-        case 4:                                                                           \
-            ST_NO_CARRY                                                                   \
-            for (size_t i = 0; i < n; i++)                                                \
-                o[i] = finish(op(op(op(load(a[i]), load(b[i])), load(c[i])), load(d[i]))); \
-            break;                                                                        \
-        default:                                                                          \
-            ST_NO_CARRY                                                                   \
-            for (size_t i = 0; i < n; i++)                                                \
-                o[i] = finish(op(                                                         \
-                    op(op(op(load(a[i]), load(b[i])), load(c[i])), load(d[i])), load(e[i]))); \
-        }                                                                                 \
+        ST_BY_COUNT(ST_L(name##_of), (elem *)out, s, k, n)                                \
     }
 ST_FOLDS(ST_X)
 #undef ST_X
@@ -71,124 +59,8 @@ ST_COMPLEX_FOLDS(ST_X)
 #undef ST_X
 #endif
 
-#define ST_X(name, elem, widen, narrow)                                                   \
-    ST_TARGET static void ST_L(widen_##name)(void *wide, const void *src, size_t n)       \
-    {                                                                                     \
-        st_e_f32 *o = (st_e_f32 *)wide;                                                   \
-        const elem *a = (const elem *)src;                                                \
-        ST_NO_CARRY                                                                       \
-        for (size_t i = 0; i < n; i++)                                                    \
-            o[i] = widen(a[i]);                                                           \
-    }                                                                                     \
-    ST_TARGET static void ST_L(narrow_##name)(void *out, const void *wide, size_t n,      \
-                                              int nsrc)                                   \
-    {                                                                                     \
-        elem *o = (elem *)out;                                                            \
-        const st_e_f32 *a = (const st_e_f32 *)wide;                                       \
-        (void)nsrc;                                                                       \
-        ST_NO_CARRY                                                                       \
-        for (size_t i = 0; i < n; i++)                                                    \
-            o[i] = narrow(a[i]);                                                          \
-    }
-ST_SMALL_FLOATS(ST_X)
-#undef ST_X
-
-ST_TARGET static void ST_L(widen_f16)(void *wide, const void *src, size_t n)
-{
-    st_e_f32 *o = (st_e_f32 *)wide;
-    const st_e_u16 *a = (const st_e_u16 *)src;
-    size_t i = 0;
-#if ST_F16C
-    for (; i + 8 <= n; i += 8)
-        *(st_v8f32 *)(void *)(o + i) = ST_WIDEN_F16(*(const st_v8i16 *)(const void *)(a + i));
-#endif
-    ST_NO_CARRY
-    for (; i < n; i++)
-        o[i] = st_f16_to_f32(a[i]);
-}
-
-ST_TARGET static void ST_L(narrow_f16)(void *out, const void *wide, size_t n, int nsrc)
-{
-    st_e_u16 *o = (st_e_u16 *)out;
-    const st_e_f32 *a = (const st_e_f32 *)wide;
-    size_t i = 0;
-    (void)nsrc;
-#if ST_F16C
-    for (; i + 8 <= n; i += 8)
-        *(st_v8i16 *)(void *)(o + i) = __builtin_ia32_vcvtps2ph256(
-            *(const st_v8f32 *)(const void *)(a + i), 0 /* to nearest even */);
-#endif
-    ST_NO_CARRY
-    for (; i < n; i++)
-        o[i] = st_f32_to_f16(a[i]);
-}
-
-/* Divides a sum by the number of operands.  A power of two has an exact
- * reciprocal, and multiplying by it rounds alike, sooner. */
-#define ST_X(type)                                                                        \
-    ST_TARGET static void ST_L(scale_##type)(void *out, const void *sum, size_t n, int nsrc) \
-    {                                                                                     \
-        st_e_##type *o = (st_e_##type *)out;                                              \
-        const st_e_##type *a = (const st_e_##type *)sum;                                  \
-        st_e_##type by = (st_e_##type)nsrc, inverse = 1 / by;                             \
-        if ((nsrc & (nsrc - 1)) == 0) {                                                   \
-            ST_NO_CARRY                                                                   \
-            for (size_t i = 0; i < n; i++)                                                \
-                o[i] = a[i] * inverse;                                                    \
-            return;                                                                       \
-        }                                                                                 \
-        ST_NO_CARRY                                                                       \
-        for (size_t i = 0; i < n; i++)                                                    \
-            o[i] = a[i] / by;                                                             \
-    }
-ST_X(f32)
-ST_X(f64)
-#undef ST_X
-
-#define ST_X(name, elem)                                                                  \
-    ST_TARGET static void ST_L(widen_##name)(void *wide, const void *src, size_t n)       \
-    {                                                                                     \
-        st_e_i64 *o = (st_e_i64 *)wide;                                                   \
-        const elem *a = (const elem *)src;                                                \
-        ST_NO_CARRY                                                                       \
-        for (size_t i = 0; i < n; i++)                                                    \
-            o[i] = (int64_t)a[i];                                                         \
-    }                                                                                     \
-    ST_TARGET static void ST_L(narrow_##name)(void *out, const void *wide, size_t n,      \
-                                              int nsrc)                                   \
-    {                                                                                     \
-        elem *o = (elem *)out;                                                            \
-        const st_e_i64 *a = (const st_e_i64 *)wide;                                       \
-        ST_NO_CARRY                                                                       \
-        for (size_t i = 0; i < n; i++)                                                    \
-            o[i] = (elem)st_floor_quotient(a[i], nsrc);                                   \
-    }
-ST_MEAN_INTS(ST_X)
-#undef ST_X
-
-/* 64-bit integers: all low halves of a block, then all high halves. */
-#define ST_X(name, elem)                                                                  \
-    ST_TARGET static void ST_L(widen_##name)(void *wide, const void *src, size_t n)       \
-    {                                                                                     \
-        st_e_i64 *lo = (st_e_i64 *)wide, *hi = lo + n;                                    \
-        const elem *a = (const elem *)src;                                                \
-        ST_NO_CARRY                                                                       \
-        for (size_t i = 0; i < n; i++) {                                                  \
-            lo[i] = (int64_t)((uint64_t)a[i] & 0xffffffffu);                              \
-            hi[i] = (int64_t)(a[i] >> 32);                                                \
-        }                                                                                 \
-    }                                                                                     \
-    ST_TARGET static void ST_L(narrow_##name)(void *out, const void *wide, size_t n,      \
-                                              int nsrc)                                   \
-    {                                                                                     \
-        elem *o = (elem *)out;                                                            \
-        const st_e_i64 *lo = (const st_e_i64 *)wide, *hi = lo + n;                        \
-        ST_NO_CARRY                                                                       \
-        for (size_t i = 0; i < n; i++)                                                    \
-            o[i] = (elem)st_mean_of_halves(hi[i], lo[i], nsrc);                           \
-    }
-ST_MEAN_INTS64(ST_X)
-#undef ST_X
+#include "st_kernels_codec.h"
+#include "st_kernels_f16.h"
 
 /* NULL if the next lower level has the fold. */
 ST_TARGET static st_fold_fn *ST_L(find_fold)(int id)
@@ -198,6 +70,15 @@ ST_TARGET static st_fold_fn *ST_L(find_fold)(int id)
     case ST_FOLD_##name:                                                                  \
         return ST_L(name);
         ST_FOLDS(ST_X)
+#undef ST_X
+#define ST_X(name, ...)                                                                   \
+    case ST_FOLD_f16_##name:                                                              \
+        return ST_L(f16_##name);
+        ST_F16_FOLDS(ST_X)
+#undef ST_X
+#define ST_X(name, ...)                                                                   \
+    case ST_FOLD_##name:                                                                  \
+        return ST_L(name);
 #if !ST_FUSES
         ST_COMPLEX_FOLDS(ST_X)
 #endif

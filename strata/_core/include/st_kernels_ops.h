@@ -108,7 +108,7 @@ static inline int64_t st_mean_of_halves(int64_t hi, int64_t lo, int n)
     X(bf16_##name, st_e_u16, st_bf16_to_f32, st_##op##_f32, st_finish_bf16)
 
 /* Every fold of real elements: X(name, element, load, combine, finish).  Those of
- * bf16 serve few operands without a detour through accumulators. */
+ * bf16 serve few operands without a detour through accumulators in memory. */
 #define ST_FOLDS(X)                                                                       \
     ST_ARITHMETIC(X, u8, ST_SAME) ST_ARITHMETIC(X, u16, ST_SAME)                          \
     ST_ARITHMETIC(X, u32, ST_SAME) ST_ARITHMETIC(X, u64, ST_SAME)                         \
@@ -121,10 +121,23 @@ static inline int64_t st_mean_of_halves(int64_t hi, int64_t lo, int n)
     ST_BRIEF(X, sum, add) ST_BRIEF(X, prod, mul) ST_BRIEF(X, min, min) ST_BRIEF(X, max, max)  \
     ST_BYTEWISE(X, u8, ST_SAME) ST_BYTEWISE(X, bool, ST_TRUTH)
 
+/* The same of f16, by loops of their own: X(name, combine). */
+#define ST_F16_FOLDS(X) X(sum, add) X(prod, mul) X(min, min) X(max, max)
+
 /* Products of complex numbers, stored as pairs (real, imaginary): X(name, element, finish). */
 #define ST_COMPLEX_FOLDS(X)                                                               \
     X(c64_prod, st_e_f32, st_canon_f32)                                                   \
     X(c128_prod, st_e_f64, st_canon_f64)
+
+enum st_fold_id {
+#define ST_X(name, ...) ST_FOLD_##name,
+    ST_FOLDS(ST_X) ST_COMPLEX_FOLDS(ST_X)
+#undef ST_X
+#define ST_X(name, ...) ST_FOLD_f16_##name,
+    ST_F16_FOLDS(ST_X)
+#undef ST_X
+    ST_NFOLDS
+};
 
 /* Small floats, reduced as f32: X(name, element, widen one, narrow one); what is
  * narrowed holds no NaN but the canonical one.  f16 has loops of its own, since
@@ -150,13 +163,6 @@ static inline int64_t st_mean_of_halves(int64_t hi, int64_t lo, int n)
 
 #define ST_CODECS(X)                                                                      \
     ST_SMALL_FLOATS(X) X(f16, st_e_u16) ST_MEAN_INTS(X) ST_MEAN_INTS64(X)
-
-enum st_fold_id {
-#define ST_X(name, ...) ST_FOLD_##name,
-    ST_FOLDS(ST_X) ST_COMPLEX_FOLDS(ST_X)
-#undef ST_X
-    ST_NFOLDS
-};
 
 enum st_codec_id {
     ST_CODEC_NONE,

@@ -15,7 +15,9 @@ typedef void st_fold_fn(void *out, const void *const *s, int k, size_t n);
 typedef void st_widen_fn(void *wide, const void *src, size_t n);
 typedef void st_narrow_fn(void *out, const void *wide, size_t n, int nsrc);
 
-enum { ST_FAN = 5, ST_COMPLEX_FAN = 2 };
+/* The most operands of one fold: of reals, of complex numbers in products, and through
+ * accumulators, which have to stay in the first-level cache. */
+enum { ST_FAN = 8, ST_COMPLEX_FAN = 2, ST_WIDE_FAN = 5 };
 
 /* The loops of one reduction.  Without widen, operands are folded as they lie. */
 struct st_kernel {
@@ -116,13 +118,15 @@ static inline int st_choose_real(int dtype, int op)
 #undef ST_X
 }
 
-/* The same of bf16 in one go. */
-static inline int st_choose_bf16(int op)
+/* The same of f16 and bf16 in one go. */
+static inline int st_choose_16(int dtype, int op)
 {
-    return op == ST_PROD  ? ST_FOLD_bf16_prod
-           : op == ST_MIN ? ST_FOLD_bf16_min
-           : op == ST_MAX ? ST_FOLD_bf16_max
-                          : ST_FOLD_bf16_sum;
+    switch (op) {
+    case ST_PROD: return dtype == ST_F16 ? ST_FOLD_f16_prod : ST_FOLD_bf16_prod;
+    case ST_MIN: return dtype == ST_F16 ? ST_FOLD_f16_min : ST_FOLD_bf16_min;
+    case ST_MAX: return dtype == ST_F16 ? ST_FOLD_f16_max : ST_FOLD_bf16_max;
+    default: return dtype == ST_F16 ? ST_FOLD_f16_sum : ST_FOLD_bf16_sum;
+    }
 }
 
 static inline int st_choose_codec(int dtype, int op)
@@ -164,8 +168,8 @@ static inline int st_choose(int dtype, int op, int nsrc, struct st_choice *c)
         c->fold = op == ST_BAND ? ST_FOLD_u8_band : op == ST_BOR ? ST_FOLD_u8_bor : ST_FOLD_u8_bxor;
         c->per = c->size;
         c->size = 1;
-    } else if (dtype == ST_BF16 && op != ST_AVG && nsrc <= ST_FAN) {
-        c->fold = (uint8_t)st_choose_bf16(op);
+    } else if ((dtype == ST_F16 || dtype == ST_BF16) && op != ST_AVG && nsrc <= ST_FAN) {
+        c->fold = (uint8_t)st_choose_16(dtype, op);
     } else if (op == ST_PROD && (dtype == ST_C64 || dtype == ST_C128)) {
         c->fold = dtype == ST_C64 ? ST_FOLD_c64_prod : ST_FOLD_c128_prod;
         c->fan = ST_COMPLEX_FAN;
@@ -176,6 +180,8 @@ static inline int st_choose(int dtype, int op, int nsrc, struct st_choice *c)
             c->size /= 2;
         }
         c->codec = (uint8_t)st_choose_codec(real, op);
+        if (c->codec != ST_CODEC_NONE)
+            c->fan = ST_WIDE_FAN;
         c->fold = (uint8_t)st_choose_real(real, op);
         if (op == ST_AVG && st_is_integer(real)) {
             c->fold = ST_FOLD_u64_sum;
