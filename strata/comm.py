@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -44,6 +45,7 @@ class Group(Collectives):
     def __init__(self, context: Context, ranks: Iterable[int], name: str, key: bytes, timeout: float | None = None):
         super().__init__(context, ranks, name, key, timeout)
         self._key = key or bytes.fromhex(context.token)
+        _groups.add(self)
         self._calls: dict[Any, int] = {}
         self._cache = PlanCache()
 
@@ -230,15 +232,19 @@ class Group(Collectives):
         that did neither.  If one dies meanwhile the new group may contain it, and its next
         operation says so: call shrink() on that.
         """
-        call = self._count("shrink")
-        members, missing = self.survivors(call, timeout)
-        if missing:
-            late = [self.ranks[m] for m in missing]
-            raise errors.CollectiveTimeout(
-                f"{failure.people(late)} neither called shrink() nor died",
-                ranks=late, group=self.name, operation="shrink",
-            )  # fmt: skip
-        return self._form(members, ("shrink", call, tuple(members)), f"{self.name}.shrink{call}", timeout)
+        while True:
+            call = self._count("shrink")
+            members, missing = self.survivors(call, timeout)
+            if missing:
+                late = [self.ranks[m] for m in missing]
+                raise errors.CollectiveTimeout(
+                    f"{failure.people(late)} neither called shrink() nor died",
+                    ranks=late, group=self.name, operation="shrink",
+                )  # fmt: skip
+            try:
+                return self._form(members, ("shrink", call, tuple(members)), f"{self.name}.shrink{call}", timeout)
+            except errors.PeerDead:
+                continue  # the first member died before it had made the group: so all survivors find
 
     def _count(self, what: Any) -> int:
         self._calls[what] = self._calls.get(what, 0) + 1
@@ -316,6 +322,7 @@ def _read_header(record: np.ndarray) -> tuple[tuple[int, ...], np.dtype]:
 
 
 _world: Group | None = None
+_groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
 def world() -> Group:
@@ -324,10 +331,12 @@ def world() -> Group:
     context = bootstrap.context()
     if _world is None or _world.context is not context:
         _world = Group(context, range(context.ndies), "world", b"")
+    _world.reopen()  # it may have been closed by finalize()
     return _world
 
 
 def close() -> None:
-    """Stops the world group's threads (at finalize)."""
-    if _world is not None and _world.context.here:
-        _world.close()
+    """Stops the threads of all groups (at finalize)."""
+    for group in list(_groups):
+        if group.context.here:
+            group.close()

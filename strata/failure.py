@@ -11,7 +11,7 @@ __all__ = ["describe", "raise_collective", "raise_transfer"]
 
 _STATUS = {status.name: code for code, status in enumerate(errors.STATUS)}
 DEAD, TIMEOUT, MISMATCH, BROKEN = (_STATUS[f"ST_E{n}"] for n in ("DEAD", "TIMEOUT", "MISMATCH", "BROKEN"))
-SYSTEM, REGISTRATION = _STATUS["ST_ESYS"], _STATUS["ST_EREG"]
+SYSTEM, INTERRUPTED = _STATUS["ST_ESYS"], _STATUS["ST_EINTR"]
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _REDOPS = {code: name for name, code in front.REDOPS.items()}
@@ -78,6 +78,13 @@ def raise_collective(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
     if status == MISMATCH:
         everyone = sorted(group.ranks)
         raise errors.CollectiveMismatch(mismatch_text(info["lines"], group.ranks), ranks=everyone, **context)
+    if status == INTERRUPTED:
+        raise errors.GroupBroken(f"{operation} was given up: its group was closed before it ended", **context)
+    if status == TIMEOUT and not number:
+        context["number"] = None
+        raise errors.CollectiveTimeout(
+            f"{operation} has not begun: another operation of this die in the group took all the time", **context
+        )
     who = [group.ranks[m] for m in info["members"]]
     first = _first_failure(group, status, info)
     late = [group.ranks[m] for m in info["late"]]
@@ -115,6 +122,8 @@ def raise_transfer(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
             f"for {asked[1]} {array.dtype_name(asked[0] >> 16 & 0xFFFF)} ({tag}); the message is gone"
         )
         raise errors.CollectiveMismatch(text, **context)
+    if status == INTERRUPTED:
+        raise errors.GroupBroken(f"{operation} {way}, {tag}, was given up: its group was closed", **context)
     if status == DEAD:
         raise errors.PeerDead(f"rank {peer} died (or left the job); {operation} {way}, {tag}", **context)
     if status == TIMEOUT:

@@ -73,19 +73,25 @@ cdef class Front(Transfers):
                 q.plan = self.miss(s, q, key, itemsize, mailbox, dtype)
         if async_op or not st_worker_idle(&self.collectives):
             return self.submit(q, (src_array, out_array), result, async_op)
-        self.run(q)
+        self.run(q, src_array, out_array)
         return result
 
     cdef object submit(self, st_request *r, object keep, object result, bint async_op):
         """Hands a request to the group's thread; after those that are there already."""
-        cdef Work work = Work.__new__(Work)
-        work.group = self
-        work.keep = keep
-        work.result = result
-        work.item.request = r[0]
-        if st_worker_submit(&self.collectives, &work.item) != 0:
-            raise errors.HostError("no thread could be made for asynchronous operations")
-        self.remember(work)
+        cdef Work work
+        self.busy += 1  # what comes may run other threads, and its plan must stay
+        try:
+            work = Work.__new__(Work)
+            work.group = self
+            work.keep = keep
+            work.result = result
+            work.item.request = r[0]
+            self.remember(work)
+            if st_worker_submit(&self.collectives, &work.item) != 0:
+                self.forget(work)
+                raise errors.HostError("no thread could be made for asynchronous operations")
+        finally:
+            self.busy -= 1
         return work if async_op else work.wait()
 
     cdef st_plan *miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
@@ -141,7 +147,7 @@ cdef class Front(Transfers):
         r.timeout_ns = deadline_of(timeout, self.context)
         if async_op or not st_worker_idle(&self.collectives):
             return self.submit(&r, (src, out, handle), out, async_op)
-        self.run(&r)
+        self.run(&r, src, out)
         return out
 
     def abstain(self, timeout):
@@ -153,7 +159,7 @@ cdef class Front(Transfers):
         r.desc = ST_DESC(OP_ABSTAIN, 0, 0, 0, 0)
         r.timeout_ns = deadline_of(timeout, self.context)
         try:
-            self.run(&r)
+            self.run(&r, None, None)
         except errors.CollectiveMismatch:
             pass
 

@@ -72,6 +72,7 @@ cdef extern from "st_collective.h" nogil:
         uint32_t failed_by
         uint32_t nlate
         int err
+        uint64_t *lines
         uint64_t mask[16]
         uint64_t late[16]
 
@@ -133,7 +134,9 @@ cdef class CoreGroup:
     cdef st_group g
     cdef st_worker collectives
     cdef st_worker transfers
-    cdef bint bound
+    cdef bint formed             # it has memory and threads
+    cdef bint bound              # and may be used
+    cdef uint32_t busy           # calls that are running a plan
     cdef readonly Context context
     cdef readonly tuple ranks
     cdef readonly str name
@@ -148,9 +151,10 @@ cdef class CoreGroup:
 
     cdef int check_here(self) except -1
     cdef st_plan *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept
-    cdef object run(self, st_request *r)
-    cdef object failed(self, int status, st_request *r)
+    cdef object run(self, st_request *r, object src, object out)
+    cdef object failed(self, int status, st_request *r, object arrays)
     cdef object transfer_failed(self, int status, st_transfer *t)
     cdef object install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle)
     cdef int open_channel(self, uint32_t peer) except -1
     cdef int remember(self, object work) except -1
+    cdef int forget(self, object work) except -1

@@ -9,11 +9,21 @@ from libc.string cimport memset
 
 import numpy as np
 
-from strata._core.abi cimport ST_EINTR, ST_EMISMATCH, ST_OK, st_ensure_mapped, st_is_die
+from strata._core.abi cimport (
+    ST_ECORRUPT,
+    ST_EINTR,
+    ST_EMISMATCH,
+    ST_ENOMEM,
+    ST_ESYS,
+    ST_OK,
+    st_ensure_mapped,
+    st_is_die,
+)
 from strata._core.kernels cimport reduce_fn
 from strata._core.space cimport Context, deadline_of
 
 from strata import errors
+from strata._core import closing
 
 cnp.import_array()
 
@@ -40,16 +50,10 @@ cdef extern from "st_rendezvous.h" nogil:
                               int status, uint32_t readers, uint64_t timeout_ns)
     int st_rendezvous_find(st_ctx *ctx, uint32_t leader, const uint64_t *key, uint64_t timeout_ns,
                            uint64_t *va, uint64_t *bytes)
-    enum:
-        ST_LEFT_CLOSED
-        ST_LEFT_GONE
-    void st_group_leave(st_group *g, uint64_t how)
-    int st_group_deserted(st_group *g, uint64_t how)
     int st_group_failed(st_group *g)
+    void st_group_found(st_group *g)
     int st_group_survivors(st_group *g, uint64_t round, uint64_t timeout_ns, uint64_t *mask,
                            uint64_t *missing)
-    void st_line_read(const st_group *g, uint64_t number, uint32_t member, uint64_t *desc,
-                      uint64_t *count)
 
 
 cdef extern from "st_p2p.h" nogil:
@@ -58,9 +62,6 @@ cdef extern from "st_p2p.h" nogil:
 cdef enum:
     SLOTS = 256
     MAX_PLANS = 1024
-
-# Group memory and channels of closed groups, kept until nobody uses them.
-_closing = []
 
 
 cdef list members_of(const uint64_t *mask, uint32_t n):
@@ -100,7 +101,7 @@ cdef class CoreGroup:
         self.slots = <PlanSlot *>calloc(SLOTS, sizeof(PlanSlot))
         if self.slots == NULL:
             raise MemoryError
-        self.bound = False
+        self.formed = self.bound = False
 
     def __init__(self, Context context, ranks, str name, bytes key, timeout=None):
         """``ranks``: world ranks in the group's order; ``key``: 16 bytes that all members
@@ -135,7 +136,7 @@ cdef class CoreGroup:
             self._bind(<size_t>st_world_memory(&context.ctx), st_group_bytes(n, context.mailbox_bytes))
         st_worker_init(&self.collectives, &self.g, 0)
         st_worker_init(&self.transfers, &self.g, 1)
-        self.bound = True
+        self.formed = self.bound = True
 
     def _bind(self, size_t va, uint64_t nbytes):
         cdef int rc = st_group_bind(&self.g, <uint8_t *>va, nbytes)
@@ -148,11 +149,11 @@ cdef class CoreGroup:
         cdef const uint64_t *id = <const uint64_t *>PyBytes_AS_STRING(key)
         cdef uint64_t nbytes = st_group_bytes(self.g.n, self.context.mailbox_bytes), va = 0, got = 0
         cdef uint32_t leader = self.g.ranks[0]
-        cdef int rc
+        cdef int rc, status = ST_OK
         cdef size_t at = 0
         if len(key) != 16:
             raise ValueError("16 bytes expected")
-        _sweep()
+        closing.sweep()
         if self.g.me == 0:
             failure = None
             try:
@@ -160,9 +161,11 @@ cdef class CoreGroup:
                 at = <size_t>cnp.PyArray_DATA(<cnp.ndarray>self._memory)
                 st_group_format(<uint8_t *>at, self.g.n, self.context.mailbox_bytes, id, self.g.ranks)
             except errors.FabricMemoryError as error:
-                failure = error
+                failure, status, at = error, ST_ENOMEM, 0
+            except Exception as error:  # whatever it was: the others must not wait for this die
+                failure, status, at = error, ST_ESYS, 0
             with nogil:
-                rc = st_rendezvous_publish(self.g.ctx, id, at, nbytes, 2, self.g.n - 1, ns)
+                rc = st_rendezvous_publish(self.g.ctx, id, at, nbytes, status, self.g.n - 1, ns)
             if failure is not None:
                 raise failure
             va = at
@@ -172,7 +175,7 @@ cdef class CoreGroup:
                 if rc == ST_OK:
                     rc = st_ensure_mapped(self.g.ctx, va, nbytes)
                 if rc == ST_OK and got != nbytes:
-                    rc = 12
+                    rc = ST_ECORRUPT
         if rc == ST_EINTR:
             st_raise_pending()
         if rc != ST_OK:
@@ -183,6 +186,7 @@ cdef class CoreGroup:
             )
         self.g.va = va
         self._bind(va, nbytes)
+        st_group_found(&self.g)
 
     def _allocate(self, nbytes):
         """Zeroed fabric memory of this die, as a byte array that owns it."""
@@ -190,16 +194,14 @@ cdef class CoreGroup:
         return memory.alloc_array(self.context, (nbytes,), np.dtype(np.uint8), True)
 
     def __del__(self):
-        if not self.bound or not self.context.here:
+        if not self.formed or not self.context.here:
             return
         self.close()
-        if self.g.va == 0:
-            return
-        if self._memory is None and not self._channels:
-            st_group_leave(&self.g, ST_LEFT_GONE)
-        else:
-            st_group_leave(&self.g, ST_LEFT_CLOSED)
-            _closing.append(_Closing.take(self))
+        if self.g.va:
+            closing.leave(<size_t>&self.g, self.context, self._memory, self._channels)
+            self.g.bases = NULL
+            self.g.p2p = NULL
+            self.g.ranks = NULL
 
     def __dealloc__(self):
         free(self.slots)
@@ -208,15 +210,27 @@ cdef class CoreGroup:
         free(<void *>self.g.ranks)
 
     def close(self):
-        """Stops the group's threads.  Operations in progress end with an error."""
-        if self.bound:
+        """Stops the group's threads.  Operations in progress end with GroupBroken, later ones
+        with NotInJob."""
+        self.bound = False
+        if self.formed:
             with nogil:
                 st_worker_stop(&self.collectives)
                 st_worker_stop(&self.transfers)
 
+    def reopen(self):
+        """After close(): the group can be used again."""
+        if self.formed and not self.bound:
+            st_worker_init(&self.collectives, &self.g, 0)
+            st_worker_init(&self.transfers, &self.g, 1)
+            self.bound = True
+
     cdef int check_here(self) except -1:
         if not self.bound:
-            raise errors.NotInJob(f"group {self.name} was never formed")
+            raise errors.NotInJob(
+                "strata.finalize() has closed the group" if self.formed else "the group was never formed",
+                group=self.name,
+            )
         if not st_is_die(&self.context.ctx):
             raise errors.NotInJob(
                 "this process was forked from a die and is not one itself: it cannot communicate", group=self.name
@@ -233,9 +247,9 @@ cdef class CoreGroup:
         return NULL
 
     cdef object install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle):
-        """Remembers a plan under its shape; drops all when there are too many."""
+        """Remembers a plan under its shape; drops all when there are too many and none is in use."""
         cdef PlanSlot *s = &self.slots[(desc * 0x9e3779b97f4a7c15ull ^ count * 0xc2b2ae3d27d4eb4full ^ key) >> 56]
-        if len(self._plans) >= MAX_PLANS:
+        if len(self._plans) >= MAX_PLANS and self.busy == 0 and st_worker_idle(&self.collectives):
             memset(self.slots, 0, SLOTS * sizeof(PlanSlot))
             self._plans.clear()
         self._plans[desc, count, key] = handle
@@ -244,29 +258,34 @@ cdef class CoreGroup:
 
     # ---- running ---------------------------------------------------------------
 
-    cdef object run(self, st_request *r):
-        """Runs a request to its end; raises what went wrong."""
+    cdef object run(self, st_request *r, object src, object out):
+        """Runs a request on these arrays to its end; raises what went wrong."""
         cdef int rc
+        self.busy += 1
         with nogil:
             rc = st_group_acquire(&self.g, &self.g.ctx.wait, r.timeout_ns)
             if rc == ST_OK:
                 rc = st_collective(&self.g, r)
                 st_group_release(&self.g)
+        self.busy -= 1
         if rc != ST_OK:
-            self.failed(rc, r)
+            self.failed(rc, r, (src, out))
         return None
 
-    cdef object failed(self, int status, st_request *r):
+    cdef object failed(self, int status, st_request *r, object arrays):
         """Raises the error of a request.  _failed() of the subclass finds the words."""
-        cdef uint64_t desc, count
         cdef uint32_t i
+        if r.nlate:
+            closing.quarantine(self, <size_t>&self.g, r.number, (<char *>r.late)[:sizeof(r.late)], arrays)
+        lines = []
+        if r.lines != NULL:
+            lines = [(r.lines[2 * i], r.lines[2 * i + 1]) for i in range(self.g.n)]
+            free(r.lines)
+            r.lines = NULL
+        elif status == ST_EMISMATCH:
+            raise MemoryError
         if status == ST_EINTR:
             st_raise_pending()
-        lines = []
-        if status == ST_EMISMATCH:
-            for i in range(self.g.n):
-                st_line_read(&self.g, r.number, i, &desc, &count)
-                lines.append((desc, count))
         self._failed(status, {
             "desc": r.desc,
             "number": r.number,
@@ -312,6 +331,10 @@ cdef class CoreGroup:
         self._works[work] = None
         return 0
 
+    cdef int forget(self, object work) except -1:
+        self._works.pop(work, None)
+        return 0
+
     def pending(self):
         """How many asynchronous operations that began here are in progress."""
         for work in tuple(self._works):
@@ -342,40 +365,3 @@ cdef class CoreGroup:
         if rc == ST_EINTR:
             st_raise_pending()
         return members_of(mask, self.g.n), members_of(missing, self.g.n)
-
-
-cdef class _Closing:
-    """What a die that has let go of a group must keep until the others have too: the
-    channels it sends through and, in the leader, the group's memory."""
-    cdef st_group g
-    cdef object context, memory, channels
-
-    @staticmethod
-    cdef _Closing take(CoreGroup group):
-        cdef _Closing self = _Closing.__new__(_Closing)
-        self.g = group.g
-        self.context, self.memory, self.channels = group.context, group._memory, group._channels
-        group.g.bases = NULL
-        group.g.p2p = NULL
-        group.g.ranks = NULL
-        return self
-
-    def over(self):
-        if not self.context.here:
-            return False
-        if self.memory is not None:
-            return st_group_deserted(&self.g, ST_LEFT_GONE) != 0
-        if not st_group_deserted(&self.g, ST_LEFT_CLOSED):
-            return False
-        st_group_leave(&self.g, ST_LEFT_GONE)
-        return True
-
-    def __dealloc__(self):
-        free(self.g.bases)
-        free(self.g.p2p)
-        free(<void *>self.g.ranks)
-
-
-def _sweep():
-    """Frees the memory of groups that every member has let go of."""
-    _closing[:] = [c for c in _closing if not c.over()]

@@ -79,9 +79,10 @@ cdef class Transfers(CoreGroup):
                 work.copyback = (array, temporary)
             work.item.transfer = t
             work.item.deadline_ns = st_now_ns() + ns if ns else 0
-            if st_worker_submit(&self.transfers, &work.item) != ST_OK:
-                raise errors.HostError("no thread could be made for asynchronous operations")
             self.remember(work)
+            if st_worker_submit(&self.transfers, &work.item) != ST_OK:
+                self.forget(work)
+                raise errors.HostError("no thread could be made for asynchronous operations")
             return work if async_op else work.wait()
         with nogil:
             rc = st_p2p_run(&self.g, &t, ns)

@@ -1,5 +1,6 @@
 """Work: the handle of an asynchronous operation."""
 
+from libc.stdlib cimport free
 from libc.string cimport memset
 
 import numpy as np
@@ -26,6 +27,9 @@ cdef class Work:
 
     def __cinit__(self):
         memset(&self.item, 0, sizeof(self.item))
+
+    def __dealloc__(self):
+        free(self.item.request.lines)
 
     def __init__(self):
         raise TypeError("Work is what operations with async_op=True return")
@@ -81,7 +85,7 @@ cdef class Work:
                 if self.transfer:
                     self.group.transfer_failed(self.item.status, &self.item.transfer)
                 else:
-                    self.group.failed(self.item.status, &self.item.request)
+                    self.group.failed(self.item.status, &self.item.request, self.keep)
             elif self.copyback is not None:
                 np.copyto(self.copyback[0], self.copyback[1])
         except Exception as error:

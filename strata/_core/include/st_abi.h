@@ -202,8 +202,9 @@ struct st_member {
     uint64_t done;   /* last operation whose buffers it no longer touches */
     uint64_t began;  /* last operation in which it began to touch buffers */
     uint64_t shrink; /* times it has called shrink() on this group */
-    uint64_t left;   /* 1: it has let go of the group */
-    uint8_t pad[32];
+    uint64_t left;   /* enum st_left */
+    uint64_t found;  /* 1: it has the group's memory */
+    uint8_t pad[24];
 };
 _Static_assert(sizeof(struct st_member) == 64, "abi");
 

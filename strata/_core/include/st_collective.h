@@ -26,6 +26,7 @@ struct st_request {
     uint32_t nlate;
     int err; /* errno of ST_ESYS */
     uint32_t pad;
+    uint64_t *lines; /* after ST_EMISMATCH: desc and count of each member, from g->alloc; NULL: no memory */
     uint64_t mask[ST_MASK_WORDS]; /* members concerned */
     uint64_t late[ST_MASK_WORDS]; /* members that may still write to this one's buffers */
 };
@@ -133,9 +134,21 @@ static inline int st_request_run(struct st_group *g, struct st_request *r)
     return st_exec(g, p, r->number, at);
 }
 
+/* What everybody asked for, while the lines still hold it. */
+static inline void st_request_lines(struct st_group *g, struct st_request *r)
+{
+    const struct st_arrival *line = st_line(g, r->number, 0);
+    uint32_t j;
+
+    r->lines = g->alloc(2 * sizeof *r->lines * g->n);
+    for (j = 0; j < g->n && r->lines; j++) {
+        r->lines[2 * j] = line[j].desc;
+        r->lines[2 * j + 1] = line[j].count;
+    }
+}
+
 /* Runs one operation.  The caller holds g->lock.  ST_EMISMATCH leaves the
- * group in step: nothing was touched, and the lines of this number stay
- * readable until this member's next operation. */
+ * group in step: nothing was touched. */
 static inline int st_collective(struct st_group *g, struct st_request *r)
 {
     int rc = st_group_failed(g);
@@ -160,8 +173,10 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
         goto out;
     }
     rc = st_group_compare(g, r->number);
-    if (rc != ST_OK)
+    if (rc != ST_OK) {
+        st_request_lines(g, r);
         goto out;
+    }
     if (r->fence)
         rc = st_request_fence(g, r);
     if (rc == ST_OK && r->plan) {

@@ -184,12 +184,17 @@ static inline int st_recv_finish(struct st_group *g, struct st_transfer *t)
         rc = st_ensure_mapped(g->ctx, t->m.va, t->bytes);
         if (rc == ST_OK)
             st_copy(t->buf, (const void *)(uintptr_t)t->m.va, t->bytes, t->bytes >= (4u << 20));
+    } else {
+        r->desc = t->desc;
+        r->count = t->count;
     }
-    r->desc = t->desc;
-    r->count = t->count;
-    st_store_seqcst_64(&r->ack, t->m.seq << 8 | (rc == ST_OK ? ST_ACK_DONE /* pairs with st_send_acked */
-                                                 : ok        ? ST_ACK_FAILED
-                                                             : ST_ACK_REFUSED));
+    if (!st_cas_acq_rel_64(&r->ack, t->m.seq << 8 | ST_ACK_CLAIMED, /* pairs with st_send_cancel, st_send_acked */
+                           t->m.seq << 8 | (rc == ST_OK ? ST_ACK_DONE : ok ? ST_ACK_FAILED : ST_ACK_REFUSED))) {
+        t->state = ST_P2P_NEW; /* withdrawn while it was copied: what came may be anything */
+        rc = ST_AGAIN;
+        goto out;
+    }
+    st_fence_seqcst(); /* st_wake wants a seqcst store before it */
     st_group_wake(g);
 out:
     if (t->matched) {
@@ -224,19 +229,23 @@ static inline int st_p2p_progress(struct st_group *g, struct st_transfer *t)
     return t->receive ? st_recv_finish(g, t) : st_send_acked(g, t);
 }
 
-/* Takes back a send that nobody has answered.  ST_AGAIN: the receiver is
- * reading it just now; drive it on until it is done. */
-static inline int st_send_cancel(struct st_group *g, struct st_transfer *t)
+/* Takes back a send that has not been answered, also from a receiver that is
+ * reading it (and may be stopped there): it finds out before it believes what it
+ * has read.  So the sender's bytes are its own again at once, and nobody waits.
+ * Returns rc, or the transfer's outcome if that came first. */
+static inline int st_send_cancel(struct st_group *g, struct st_transfer *t, int rc)
 {
     struct st_reply *r;
 
     if (t->receive || t->state != ST_P2P_POSTED)
-        return ST_OK;
+        return rc;
     r = st_send_reply(g, t);
-    return st_cas_acq_rel_64(&r->ack, t->seq << 8 | ST_ACK_POSTED, /* pairs with st_recv_finish */
-                             t->seq << 8 | ST_ACK_CANCELLED)
-               ? ST_OK
-               : ST_AGAIN;
+    if (!st_cas_acq_rel_64(&r->ack, t->seq << 8 | ST_ACK_POSTED, t->seq << 8 | ST_ACK_CANCELLED) &&
+        !st_cas_acq_rel_64(&r->ack, t->seq << 8 | ST_ACK_CLAIMED, /* both pair with st_recv_finish */
+                           t->seq << 8 | ST_ACK_CANCELLED))
+        return st_send_acked(g, t);
+    t->state = ST_P2P_DONE;
+    return rc;
 }
 
 /* Nothing is to be hoped for from the peer: it is dead and has left nothing. */
@@ -269,13 +278,8 @@ static inline int st_p2p_run(struct st_group *g, struct st_transfer *t, uint64_t
         if (rc != ST_AGAIN)
             break;
     }
-    if (t->state == ST_P2P_POSTED && st_send_cancel(g, t) != ST_OK) {
-        /* The receiver has the message, or is copying it just now: that ends.
-         * Only then are the bytes the caller's again. */
-        while ((why = st_p2p_progress(g, t)) == ST_AGAIN && st_die_alive(g->ctx, g->ranks[t->peer]))
-            sched_yield();
-        rc = rc == ST_EINTR ? rc : why == ST_AGAIN ? ST_EDEAD : why;
-    }
+    why = st_send_cancel(g, t, rc);
+    rc = rc == ST_EINTR ? rc : why;
     t->err = errno;
     st_wait_end(&w);
     return rc;

@@ -11,7 +11,24 @@ static inline struct st_rendezvous *st_rendezvous_table(struct st_ctx *ctx, uint
     return ctx->rendezvous + (uint64_t)die * ST_RENDEZVOUS_SLOTS;
 }
 
-/* A slot of this die that nobody will read any more; NULL: none yet. */
+/* Has every reader of a group's memory, which is this die's, read it or died? */
+static inline int st_rendezvous_stale(struct st_ctx *ctx, uint64_t va)
+{
+    const uint8_t *memory = (const uint8_t *)(uintptr_t)va;
+    const struct st_group_header *h = (const struct st_group_header *)memory;
+    const uint32_t *ranks = (const uint32_t *)(memory + st_group_ranks_off());
+    const struct st_member *m = (const struct st_member *)(memory + st_group_members_off(h->nmembers));
+    uint32_t j;
+
+    for (j = 0; j < h->nmembers; j++)
+        if (ranks[j] != ctx->rank && !st_load_acquire_64(&m[j].found) && /* pairs with st_group_found */
+            st_die_alive(ctx, ranks[j]))
+            return 0;
+    return 1;
+}
+
+/* A slot of this die that nobody will read any more; NULL: none yet.  Readers
+ * that died first are looked for only when there is no other. */
 static inline struct st_rendezvous *st_rendezvous_free(struct st_ctx *ctx)
 {
     struct st_rendezvous *s = st_rendezvous_table(ctx, ctx->rank);
@@ -20,6 +37,9 @@ static inline struct st_rendezvous *st_rendezvous_free(struct st_ctx *ctx)
     for (i = 0; i < ST_RENDEZVOUS_SLOTS; i++)
         if (!st_load_relaxed_64(&s[i].state) ||
             st_load_acquire_64(&s[i].attached) >= s[i].readers) /* pairs with st_rendezvous_find */
+            return &s[i];
+    for (i = 0; i < ST_RENDEZVOUS_SLOTS; i++)
+        if (s[i].va && st_rendezvous_stale(ctx, s[i].va))
             return &s[i];
     return NULL;
 }
@@ -57,7 +77,7 @@ static inline int st_rendezvous_publish(struct st_ctx *ctx, const uint64_t key[2
     for (;;) {
         pthread_mutex_lock(&ctx->lock); /* other threads of this die form groups too */
         slot = st_rendezvous_free(ctx);
-        if (slot)
+        if (slot && rc != ST_EINTR) /* interrupted: the caller is about to free the memory */
             st_rendezvous_write(slot, key, va, bytes, status, readers);
         pthread_mutex_unlock(&ctx->lock);
         if (slot || rc == ST_ETIMEOUT || rc == ST_EINTR)
@@ -120,6 +140,25 @@ found:
     if (rc == ST_OK && st_owner(ctx, *va) != (int64_t)leader)
         rc = ST_ECORRUPT;
     return rc;
+}
+
+/* A member has the group's memory. */
+static inline void st_group_found(struct st_group *g)
+{
+    st_store_release_64(&g->members[g->me].found, 1); /* pairs with st_rendezvous_stale */
+}
+
+/* The leader is about to free the group's memory: its slot must not lead there. */
+static inline void st_rendezvous_forget(struct st_group *g)
+{
+    struct st_rendezvous *s = st_rendezvous_table(g->ctx, g->ctx->rank);
+    uint32_t i;
+
+    pthread_mutex_lock(&g->ctx->lock);
+    for (i = 0; i < ST_RENDEZVOUS_SLOTS; i++)
+        if (st_load_relaxed_64(&s[i].state) && s[i].va == g->va)
+            st_store_relaxed_64(&s[i].attached, s[i].readers);
+    pthread_mutex_unlock(&g->ctx->lock);
 }
 
 /* What a member that closes a group says in its `left` word. */
@@ -188,13 +227,6 @@ static inline int st_group_survivors(struct st_group *g, uint64_t round, uint64_
 static inline uint8_t *st_world_memory(struct st_ctx *ctx)
 {
     return ctx->control + ctx->header->world_off;
-}
-
-static inline void st_line_read(const struct st_group *g, uint64_t number, uint32_t member,
-                                uint64_t *desc, uint64_t *count)
-{
-    *desc = st_line(g, number, member)->desc;
-    *count = st_line(g, number, member)->count;
 }
 
 #endif

@@ -148,6 +148,19 @@ static inline uint32_t st_group_quiesce(struct st_group *g, uint64_t number, uin
     return late;
 }
 
+/* May any member in mask still write to this one's buffers for this operation? */
+static inline int st_group_writing(struct st_group *g, uint64_t number, const uint64_t *mask)
+{
+    uint32_t j;
+
+    for (j = 0; j < g->n; j++)
+        if ((mask[j >> 6] >> (j & 63) & 1) &&
+            st_load_acquire_64(&g->members[j].done) < number && /* pairs with st_group_complete */
+            st_die_runs(g->ctx, g->ranks[j]))
+            return 1;
+    return 0;
+}
+
 /* Before the first touch of a peer's buffer: either this member sees the
  * failure and stays away, or the member that declared it sees this one. */
 static inline int st_group_begin(struct st_group *g, uint64_t number)

@@ -135,9 +135,8 @@ static inline int st_worker_drive(struct st_worker *w, struct st_item *item, int
         rc = ST_ETIMEOUT;
     if (rc == ST_AGAIN && st_worker_stopping(w))
         rc = ST_EINTR;
-    if (rc != ST_AGAIN && t->state == ST_P2P_POSTED && st_send_cancel(w->group, t) == ST_AGAIN &&
-        st_die_alive(w->group->ctx, w->group->ranks[t->peer]))
-        return ST_AGAIN; /* the receiver is copying: that ends */
+    if (rc != ST_AGAIN)
+        rc = st_send_cancel(w->group, t, rc);
     return rc;
 }
 
