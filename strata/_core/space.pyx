@@ -26,6 +26,7 @@ from strata._core.abi cimport (
 )
 
 from strata import errors
+from strata._core.cpus import usable_cpus
 
 
 cdef extern from *:
@@ -285,24 +286,6 @@ cdef class Context:
 def mailbox_fits(uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes):
     """Whether a contributor's payload travels by mailbox in a group of n members."""
     return bool(st_mailbox_fits(nbytes, n, mailbox_bytes))
-
-
-def usable_cpus():
-    """CPUs this process may use: affinity mask and cgroup quota (at least 1)."""
-    cpus = len(os.sched_getaffinity(0))
-    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
-        try:
-            with open(path) as f:
-                words = f.read().split()
-            quota = float(words[0])
-            if len(words) == 1:
-                with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us") as f:
-                    words.append(f.read())
-            if quota > 0:
-                cpus = min(cpus, max(1, round(quota / float(words[1]))))
-        except (OSError, ValueError):
-            continue
-    return cpus
 
 
 cdef Context _current = None

@@ -102,12 +102,12 @@ def _job(options: Options, link: socket.socket, origin: Origin) -> Die | int:
     """Makes the UB space and the dies.  Returns a Die in a die, the exit status in the keeper."""
     gc.disable()  # nothing becomes garbage before the fork
     from strata import bootstrap, errors
-    from strata._core import space
+    from strata._core.cpus import usable_cpus
     from strata.launch.keeper import Keeper
     from strata.launch.output import Forwarder
 
     if not any(name in os.environ for name in THREADS):
-        each = str(max(1, space.usable_cpus() // options.n))
+        each = str(max(1, usable_cpus() // options.n))
         os.environ.update(dict.fromkeys(THREADS, each))
     try:
         job = bootstrap.create_job(options.n, options.hbm)

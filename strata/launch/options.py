@@ -141,7 +141,7 @@ def _split(word: str, rest: list[str]) -> tuple[str, str | None]:
     """An option and its value: "--name value", "--name=value", "-n 4" or "-n4"."""
     name, equals, value = word.partition("=")
     given: str | None = value if equals else None
-    if name not in _BY_NAME and word[:2] in ("-n", "-m") and word[2:3] != "p" and given is None:
+    if name not in _BY_NAME and (word[:2] == "-m" or (word[:2] == "-n" and word[2:].isdigit())):
         name, given = word[:2], word[2:]
     if name not in _BY_NAME:
         _unknown(name)

@@ -227,12 +227,12 @@ def threads_seen(env=None, n=2):
 
 
 def test_threads_of_numerical_libraries(monkeypatch):
-    from strata._core import space
+    from strata._core.cpus import usable_cpus
 
     env = environment()
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         env.pop(name, None)
-    cpus = space.usable_cpus()
+    cpus = usable_cpus()
     assert threads_seen(env, n=1) == [str(cpus)] * 3
     assert threads_seen(env, n=2 * cpus) == ["1"] * 3
     assert threads_seen({**env, "OMP_NUM_THREADS": "7"}) == ["none", "7", "none"]
