@@ -287,3 +287,46 @@ def test_status_of_a_job_that_somebody_else_shoots_at(tmp_path):
         code, _, err = job.end()
     assert code == 137
     assert b"rank 1 of 3 failed: killed by SIGKILL" in err.splitlines()[-1]
+
+
+def test_death_in_a_collective_is_the_root_cause(tmp_path):
+    """Survivors see PeerDead within their grace, say so, and are not blamed."""
+    script = sleeper(
+        tmp_path,
+        """
+        import strata
+        g = strata.world()
+        x = strata.ones(100000, "f4")
+        g.all_reduce(x)
+        if g.rank == 1:
+            os.kill(os.getpid(), 9)
+        try:
+            g.all_reduce(x)
+        except strata.PeerDead as error:
+            there(f"saw{error.ranks[0]}")
+            raise
+        """,
+    )
+    got = run("-n", 3, "--grace", 30, script, tmp_path)
+    assert got.returncode == 137
+    assert len(list(tmp_path.glob("saw1.*"))) == 2
+    lines = got.stderr.decode().splitlines()
+    assert "rank 1 of 3 failed first: killed by SIGKILL" in lines[-1]
+    assert any(re.fullmatch(r"strata-run: ranks 0, 2 failed too: exit code 1, .*PeerDead", line) for line in lines)
+
+
+def test_collectives_in_a_job_of_the_launcher(tmp_path):
+    script = sleeper(
+        tmp_path,
+        """
+        import numpy as np, strata
+        g = strata.world()
+        x = strata.full(1000, g.rank + 1, "i8")
+        g.all_reduce(x)
+        assert (x == g.size * (g.size + 1) // 2).all()
+        print(g.rank, g.size, x[0])
+        """,
+    )
+    got = run("-n", 4, script, tmp_path)
+    assert (got.returncode, got.stderr) == (0, b"")
+    assert sorted(got.stdout.splitlines()) == [b"%d 4 10" % r for r in range(4)]

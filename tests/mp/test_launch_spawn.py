@@ -211,3 +211,40 @@ def test_dies_do_not_nest():
 def test_wrong_arguments(call, kind):
     with pytest.raises(kind):
         call()
+
+
+def test_collectives_and_arrays_of_a_caller_that_is_a_die_itself():
+    """What a notebook does: arrays before, dies that read them, collectives among the dies."""
+    code = """
+        import numpy as np, strata
+        mine = strata.full(1000, 7, "i8")
+        assert strata.world().size == 1
+        def fn():
+            g = strata.world()
+            x = strata.full(1000, g.rank, "i8")
+            g.all_reduce(x)
+            return int(x[0]) + int(mine.sum())
+        for _ in range(2):
+            assert strata.spawn(fn, 4) == [6 + 7000] * 4
+        strata.world().all_reduce(mine)
+        assert (mine == 7).all()
+        print("good")
+    """
+    import textwrap
+
+    done = plain("-c", textwrap.dedent(code))
+    assert (done.stdout, done.stderr) == (b"good\n", b"")
+
+
+def test_peers_of_a_dead_die_are_not_the_cause():
+    def fn():
+        import strata
+
+        g = strata.world()
+        if g.rank == 2:
+            raise ValueError("the cause")
+        g.barrier()
+
+    with pytest.raises(errors.SpawnError, match="rank 2 of 4: ValueError: the cause") as caught:
+        spawn(fn, 4, grace=30)
+    assert isinstance(caught.value.__cause__, ValueError)
