@@ -66,9 +66,9 @@ def check_overlap(op: str, src: np.ndarray, out: np.ndarray, size: int, rank: in
     """ValueError if the arrays share memory in another than a natural in-place way."""
     if _same(src, out) and op in ("all_reduce", "reduce", "broadcast", "all_to_all"):
         return
-    if op in ("all_gather", "gather") and out.shape == (size, *src.shape) and _same(src, out[rank]):
+    if op in ("all_gather", "gather") and out.shape == (size, *src.shape) and _same(src, out[rank, ...]):
         return
-    if op in ("reduce_scatter", "scatter") and src.shape == (size, *out.shape) and _same(src[rank], out):
+    if op in ("reduce_scatter", "scatter") and src.shape == (size, *out.shape) and _same(src[rank, ...], out):
         return
     if np.shares_memory(src, out):
         raise ValueError(

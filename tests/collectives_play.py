@@ -63,9 +63,9 @@ def place(shape, dtype, layout: str = "C", fabric: bool = True) -> Array:
     view = memory[start : start + nbytes].view(dtype)
     view = view.reshape(wide[::-1]).T if layout == "F" else view.reshape(wide)
     if layout == "strided":
-        view = view[(slice(1, None, 2),) * len(shape)]
+        view = view[(slice(1, None, 2),) * len(shape) + (...,)]
     elif layout == "reversed":
-        view = view[(slice(None, None, -1),) * len(shape)]
+        view = view[(slice(None, None, -1),) * len(shape) + (...,)]
     assert view.shape == shape and view.dtype == dtype
     return Array(view, memory, _bytes_of(view, memory))
 
@@ -114,14 +114,14 @@ def _arrays(case: Case, wanted: Wanted, n: int, me: int) -> tuple[Array | None, 
         src = out = place(case.shape, case.dtype, case.layout_src, case.fabric_src)
     elif case.in_place and case.op in ("all_gather", "gather") and wanted.out is not None:
         out = place(wanted.out.shape, case.dtype, case.layout_out, case.fabric_out)
-        src = Array(out.view[me], out.memory, out.own)
+        src = Array(out.view[me, ...], out.memory, out.own)
     else:
         if wanted.src is not None:
             src = place(wanted.src.shape, case.dtype, case.layout_src, case.fabric_src)
         if wanted.out is None:
             out = None
         elif case.in_place and src is not None and case.op in ("reduce_scatter", "scatter"):
-            out = Array(src.view[me], src.memory, src.own)
+            out = Array(src.view[me, ...], src.memory, src.own)
         elif case.in_place and src is not None and case.op in ("all_reduce", "all_to_all", "reduce"):
             out = src
         else:

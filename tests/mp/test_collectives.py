@@ -109,11 +109,11 @@ def test_memory_of_both_kinds_mixed(dies, op):
 
 def unlike(group, op):
     """Each member has its arrays elsewhere and in another layout: nobody else needs to know."""
-    layout = LAYOUTS[group.rank % len(LAYOUTS)]
+    me = group.rank
     for count in (6, 6000):
-        play(group, Case(op, "float32", (count,), salt=count, fabric_src=group.rank % 2 == 0,
-                         fabric_out=group.rank % 3 != 0, layout_src=layout, layout_out=LAYOUTS[-group.rank % 5],
-                         async_op=group.rank % 2 == 1, give_out=group.rank != 1, recv_counts=group.rank == 0))  # fmt: skip
+        play(group, Case(op, "float32", (count,), salt=count, fabric_src=me % 2 == 0, fabric_out=me % 3 != 0,
+                         layout_src=LAYOUTS[me % 5], layout_out=LAYOUTS[-me % 5], async_op=me % 2 == 1,
+                         give_out=me != 1, recv_counts=me == 0))  # fmt: skip
     in_step(group)
 
 
