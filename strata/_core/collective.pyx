@@ -34,18 +34,20 @@ cdef inline bint overlap(Array *a, Array *b) noexcept:
 
 
 cdef bint fits(object part, object whole, uint32_t n) except -1:
-    """Whether two arrays have one dtype and are (n, *shape) and shape; n 0: both of one shape,
-    at least one-dimensional; and the second may be written.  The common case, fast."""
+    """Whether ``whole`` is n ``part``s, stacked or joined along axis 0, of one dtype; n 0: both
+    of one shape, at least one-dimensional; and both may be written.  The common case, fast."""
     cdef cnp.ndarray p, w
-    cdef int i, extra = n > 0
+    cdef int i, extra
     if not (cnp.PyArray_Check(part) and cnp.PyArray_Check(whole)):
         return False
     p, w = <cnp.ndarray>part, <cnp.ndarray>whole
-    if (cnp.PyArray_NDIM(w) != cnp.PyArray_NDIM(p) + extra or not cnp.PyArray_ISWRITEABLE(w)
-            or not cnp.PyArray_ISWRITEABLE(p) or cnp.PyArray_NDIM(w) == 0
-            or p.descr is not w.descr or (extra and w.shape[0] != n)):
+    extra = cnp.PyArray_NDIM(w) - cnp.PyArray_NDIM(p)
+    if (not 0 <= extra <= (n > 0) or not cnp.PyArray_ISWRITEABLE(w) or not cnp.PyArray_ISWRITEABLE(p)
+            or cnp.PyArray_NDIM(w) == 0 or p.descr is not w.descr):
         return False
-    for i in range(cnp.PyArray_NDIM(p)):
+    if n > 0 and w.shape[0] != (n if extra else n * p.shape[0]):
+        return False
+    for i in range(n > 0 and not extra, cnp.PyArray_NDIM(p)):
         if p.shape[i] != w.shape[i + extra]:
             return False
     return True
