@@ -71,6 +71,7 @@ class Group(Collectives):
             if src is None:
                 raise TypeError("scatter: src must be an array on the root")
             out = staging.check_out(self, "scatter", src, out, -self.size)
+            self._check_overlap("scatter", src, out)
         elif out is not None and (not isinstance(out, np.ndarray) or not out.flags.writeable):
             raise TypeError("scatter: out must be a writable numpy array or None")
         table = self._headers(_OP["scatter"], root, out, timeout)

@@ -77,6 +77,7 @@ def raise_collective(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
     context: dict[str, Any] = {"group": group.name, "operation": operation, "number": number}
     if status == MISMATCH:
         everyone = sorted(group.ranks)
+        context["operation"] = operation_name(info["lines"][0][0])  # the same on all members
         raise errors.CollectiveMismatch(mismatch_text(info["lines"], group.ranks), ranks=everyone, **context)
     if status == INTERRUPTED:
         raise errors.GroupBroken(f"{operation} was given up: its group was closed before it ended", **context)

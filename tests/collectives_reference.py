@@ -176,14 +176,14 @@ def operation(name: str, n: int, shape, dtype, redop="sum", root=0, salt=0) -> l
         return [Wanted(s, total if m == root else None) for m, s in enumerate(src)]
     if name == "reduce_scatter":
         total = fold(src, redop)
-        return [Wanted(s, total[m]) for m, s in enumerate(src)]
+        return [Wanted(s, total[m, ...]) for m, s in enumerate(src)]
     if name in ("all_gather", "gather"):
         whole = _joined([s[None] for s in src])
         return [Wanted(s, whole if name == "all_gather" or m == root else None) for m, s in enumerate(src)]
     if name == "broadcast":
         return [Wanted(s, src[root]) for s in src]
     if name == "scatter":
-        return [Wanted(src[root] if m == root else None, src[root][m]) for m in range(n)]
+        return [Wanted(src[root] if m == root else None, src[root][m, ...]) for m in range(n)]
     if name == "all_to_all":
         return [Wanted(s, _joined([src[i][m : m + 1] for i in range(n)])) for m, s in enumerate(src)]
     raise ValueError(name)
