@@ -74,7 +74,7 @@ $(VENV)/linters: $(VENV)/built
 
 lint: $(VENV)/linters
 	$(BIN)/ruff check .
-	$(BIN)/cython-lint strata
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint strata  # it looks for pycodestyle in PATH
 	$(BIN)/python -m mypy
 	$(BIN)/python tools/check_layers.py
 	$(BIN)/python tools/sz.py
