@@ -31,6 +31,11 @@
 #define st_load_acquire_64(p) (BROKEN ? st_load_relaxed_64(p) : (st_load_acquire_64)(p))
 #define st_load_seqcst_32(p) (BROKEN ? st_load_relaxed_32(p) : (st_load_seqcst_32)(p))
 #define st_load_seqcst_64(p) (BROKEN ? st_load_relaxed_64(p) : (st_load_seqcst_64)(p))
+static inline int dies_cas_64(uint64_t *p, uint64_t old, uint64_t v)
+{
+    return __atomic_compare_exchange_n(p, &old, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+#define st_cas_acq_rel_64(p, old, v) (BROKEN ? dies_cas_64(p, old, v) : (st_cas_acq_rel_64)(p, old, v))
 #endif
 
 #include "st_join.h"

@@ -89,8 +89,8 @@ static inline int st_send_acked(struct st_group *g, struct st_transfer *t)
     t->state = ST_P2P_DONE;
     if (ack >> 8 != t->seq)
         return ST_ECORRUPT;
-    t->m.desc = r->desc;
-    t->m.count = r->count;
+    t->m.desc = st_load_relaxed_64(&r->desc);
+    t->m.count = st_load_relaxed_64(&r->count);
     st_store_release_64(&r->ack, t->seq << 8 | ST_ACK_COLLECTED); /* pairs with st_reply_free */
     switch (ack & 255) {
     case ST_ACK_DONE: return ST_OK;
@@ -185,8 +185,8 @@ static inline int st_recv_finish(struct st_group *g, struct st_transfer *t)
         if (rc == ST_OK)
             st_copy(t->buf, (const void *)(uintptr_t)t->m.va, t->bytes, t->bytes >= (4u << 20));
     } else {
-        r->desc = t->desc;
-        r->count = t->count;
+        st_store_relaxed_64(&r->desc, t->desc); /* if it has been withdrawn, the reply may be another's */
+        st_store_relaxed_64(&r->count, t->count);
     }
     if (!st_cas_acq_rel_64(&r->ack, t->m.seq << 8 | ST_ACK_CLAIMED, /* pairs with st_send_cancel, st_send_acked */
                            t->m.seq << 8 | (rc == ST_OK ? ST_ACK_DONE : ok ? ST_ACK_FAILED : ST_ACK_REFUSED))) {
