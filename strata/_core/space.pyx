@@ -4,8 +4,6 @@ from libc.errno cimport errno
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
-import os
-
 from strata._core.abi cimport (
     ST_EABI,
     ST_EDEAD,
