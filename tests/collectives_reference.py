@@ -20,7 +20,7 @@ MOVED = (RECORD, np.dtype(">i4"), np.dtype(">f8"), np.dtype("S5"), np.dtype("U2"
 @lru_cache
 def dtype_of(name) -> np.dtype:
     """The dtype of a name, ml_dtypes' included; a dtype as it is."""
-    if name in EXTENDED:
+    if isinstance(name, str) and name in EXTENDED:
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, name))
@@ -29,8 +29,10 @@ def dtype_of(name) -> np.dtype:
 
 def allowed(name) -> tuple[str, ...]:
     """The operators that api.md defines for a type."""
-    if name in EXTENDED:
+    if dtype_of(name).name in EXTENDED:
         return REDOPS[:5]
+    if dtype_of(name) == np.longdouble or not dtype_of(name).isnative:
+        return ()
     kind = dtype_of(name).kind
     return {
         "b": tuple(op for op in REDOPS if op != "avg"), "i": REDOPS, "u": REDOPS, "f": REDOPS[:5],
@@ -87,33 +89,34 @@ def fold(operands, op: str) -> np.ndarray:
 
     The bits are those that every die must have, but for NaN: see ``same``.
     """
-    dtype = operands[0].dtype
+    flat = [x.reshape(-1) for x in operands]
     with np.errstate(all="ignore"):
-        if len(operands) == 1:
-            return operands[0].copy()
-        if dtype.kind == "b":
-            how = {"sum": np.logical_or, "max": np.logical_or, "bor": np.logical_or, "prod": np.logical_and,
-                   "min": np.logical_and, "band": np.logical_and, "bxor": np.logical_xor}  # fmt: skip
-            return _fold(operands, how[op])
-        if op == "avg" and dtype.kind in "iu":
-            exact = sum(x.astype(object if dtype.itemsize == 8 else np.int64) for x in operands)
-            return np.asarray(exact // len(operands)).astype(dtype)
-        wide = dtype
-        if dtype.name in (*EXTENDED, "float16"):
-            wide = np.dtype(np.float32)
-        how = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
-               "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}  # fmt: skip
-        result = _fold([x.astype(wide) for x in operands], _product if op == "prod" and dtype.kind == "c" else how[op])
-        if op == "avg":
-            parts = result.view(f"f{wide.itemsize // 2}") if dtype.kind == "c" else result
-            result = np.divide(parts, parts.dtype.type(len(operands))).view(wide)
-        return result.astype(dtype)
+        result = flat[0].copy() if len(flat) == 1 else _reduce(flat, flat[0].dtype, op)
+    return result.reshape(operands[0].shape)
+
+
+def _reduce(operands, dtype: np.dtype, op: str) -> np.ndarray:
+    if dtype.kind == "b":
+        how = {"sum": np.logical_or, "max": np.logical_or, "bor": np.logical_or, "prod": np.logical_and,
+               "min": np.logical_and, "band": np.logical_and, "bxor": np.logical_xor}  # fmt: skip
+        return _fold(operands, how[op])
+    if op == "avg" and dtype.kind in "iu":
+        exact = sum(x.astype(object if dtype.itemsize == 8 else np.int64) for x in operands)
+        return (exact // len(operands)).astype(dtype)
+    wide = np.dtype(np.float32) if dtype.name in (*EXTENDED, "float16") else dtype
+    how = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
+           "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}  # fmt: skip
+    result = _fold([x.astype(wide) for x in operands], _product if op == "prod" and dtype.kind == "c" else how[op])
+    if op == "avg":
+        parts = result.view(f"f{wide.itemsize // 2}") if dtype.kind == "c" else result
+        result = np.divide(parts, parts.dtype.type(len(operands))).view(wide)
+    return result.astype(dtype)
 
 
 def _fold(operands, combine) -> np.ndarray:
     result = operands[0]
     for operand in operands[1:]:
-        result = np.asarray(combine(result, operand))
+        result = combine(result, operand)
     return result
 
 

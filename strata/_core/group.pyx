@@ -108,6 +108,9 @@ cdef class CoreGroup:
         compute alike, empty for the world."""
         cdef uint32_t n = len(ranks), i
         cdef uint32_t *copy
+        if not context.here:
+            from strata._core import space
+            space.current()  # raises, and says why
         self.context = context
         self.ranks = tuple(ranks)
         self.name = name

@@ -27,6 +27,7 @@ def raise_error(
     ``dead``   dies that ended, and how
     ``late``   dies that did not answer; ``where`` they are, as text
     """
+    __tracebackhide__ = True  # pytest shows the caller instead
     notes = []
     if dead:
         how = ", ".join(sorted({"ended" if s is None else status_text(s) for s in dead.values()}))

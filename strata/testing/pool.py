@@ -199,6 +199,7 @@ class Pool:
 
     def _raise(self, fn: Callable[..., Any], replies: list[warden.Reply | None]) -> NoReturn:
         """The error of a call that did not go well."""
+        __tracebackhide__ = True
         gone = [rank for rank, die in enumerate(self._dies) if die.gone]
         if gone:
             self._learn(gone)

@@ -146,7 +146,7 @@ static inline int st_recv_take(struct st_group *g, struct st_transfer *t)
         mine = m.tag == t->tag;
         if (mine) {
             t->m = m;
-            if (m.kind == ST_MSG_EAGER && m.bytes == t->bytes && m.bytes)
+            if (m.kind == ST_MSG_EAGER && m.bytes && m.bytes == t->bytes && m.count == t->count && m.desc == t->desc)
                 memcpy(t->buf, c->eager[i], m.bytes);
         } else {
             rc = st_unexpected_keep(g, t->peer, &m, m.kind == ST_MSG_EAGER ? c->eager[i] : NULL);
