@@ -272,7 +272,7 @@ def _work(die: Die, results: socket.socket, fn: Callable[..., Any], args: Sequen
         except SystemExit as error:
             status, value = exit_status(error.code), None
         if not status:
-            _send(results, die.rank, b"value", value)
+            _send_value(results, die.rank, value)
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
     except BaseException as error:
@@ -307,6 +307,15 @@ def _send(results: socket.socket, rank: int, kind: bytes, value: Any) -> None:
         pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)
         file.flush()
         socket.send_fds(results, [b"%d %s" % (rank, kind)], [file.fileno()])
+
+
+def _send_value(results: socket.socket, rank: int, value: Any) -> None:
+    try:
+        _send(results, rank, b"value", value)
+    except OSError:
+        raise
+    except Exception as error:
+        raise errors.StrataError(f"the result of rank {rank} cannot travel by pickle: {error}") from error
 
 
 def _send_error(results: socket.socket, rank: int, error: BaseException) -> None:

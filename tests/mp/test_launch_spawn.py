@@ -111,7 +111,7 @@ def test_an_exception_that_cannot_travel_is_told_as_text():
 
 
 def test_a_result_that_cannot_travel():
-    with pytest.raises(errors.SpawnError, match="rank [01] of 2: .*pickle"):
+    with pytest.raises(errors.SpawnError, match="rank [01] of 2: .*the result of rank [01] cannot travel by pickle"):
         spawn(lambda: lambda: 1, 2)
 
     class Trap:
