@@ -28,13 +28,16 @@ class Refused(Exception):
         self.code = code
 
 
-def keep(options: Options, link: socket.socket, origin: Origin) -> Die:
-    """Runs the job.  Returns in a die only; the keeper ends here with the job's status."""
+def keep(options: Options, link: socket.socket, origin: Origin, stdin: int | None) -> Die:
+    """Runs the job.  Returns in a die only; the keeper ends here with the job's status.
+
+    ``stdin`` is what rank 0 reads instead of the launcher's own standard input.
+    """
     code, die = LAUNCHER_FAILED, None
     try:
         become_keeper(origin)
         target = _target(options)
-        die_or_code = _job(options, link, origin)
+        die_or_code = _job(options, link, origin, stdin)
         if isinstance(die_or_code, Die):
             die = die_or_code
         else:
@@ -61,7 +64,11 @@ def _preload() -> None:
 
 
 def become_keeper(origin: Origin) -> None:
-    """The front decides what a signal means; this process must outlive all of them."""
+    """The front decides what a signal means; this process must outlive all of them.
+
+    In a process group of its own, so that ``kill -9 %1`` does not reach it either.
+    """
+    os.setpgid(0, 0)
     signal.set_wakeup_fd(-1)
     for number in (*PASSED_ON, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
@@ -98,7 +105,7 @@ def _target(options: Options) -> Script | Module | Program:
         raise Refused(CANNOT_RUN, f"cannot run {error.filename}: {error.strerror}") from None
 
 
-def _job(options: Options, link: socket.socket, origin: Origin) -> Die | int:
+def _job(options: Options, link: socket.socket, origin: Origin, stdin: int | None) -> Die | int:
     """Makes the UB space and the dies.  Returns a Die in a die, the exit status in the keeper."""
     gc.disable()  # nothing becomes garbage before the fork
     from strata import bootstrap, errors
@@ -120,7 +127,7 @@ def _job(options: Options, link: socket.socket, origin: Origin) -> Die | int:
         # The collector would write to every object's page, and each die would get its own copy.
         gc.freeze()
     try:
-        keeper = Keeper(options, job, link, origin, Forwarder(options.n, options.tag))
+        keeper = Keeper(options, job, link, origin, Forwarder(options.n, options.tag), stdin=stdin)
         die = keeper.start()
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""

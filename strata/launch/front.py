@@ -9,6 +9,7 @@ import socket
 
 from strata.launch import procs
 from strata.launch.options import say
+from strata.launch.terminal import Terminal
 
 # Passed on to the job.  What was ignored when the launcher started (nohup) stays so.
 PASSED_ON = (
@@ -57,7 +58,7 @@ def open_standard_files() -> None:
             os.set_inheritable(fd, True)
 
 
-def watch(keeper: int, link: socket.socket, origin: Origin) -> int:
+def watch(keeper: int, link: socket.socket, origin: Origin, terminal: Terminal | None) -> int:
     """Passes signals on until the keeper ends; returns its exit status.
 
     Over ``link`` goes a byte for each signal; a byte comes back when the dies have
@@ -76,6 +77,8 @@ def watch(keeper: int, link: socket.socket, origin: Origin) -> int:
             link.send(bytes([number]))
             if number == signal.SIGTSTP:
                 link.recv(1)
+        if number == signal.SIGCONT and terminal:
+            terminal.resume()
         if number == signal.SIGTSTP:
             os.kill(os.getpid(), signal.SIGSTOP)
     code = os.waitstatus_to_exitcode(status)

@@ -19,7 +19,6 @@ from strata.launch.options import LAUNCHER_FAILED, TIMED_OUT, Options
 from strata.launch.output import Forwarder
 from strata.launch.plumbing import Plumbing
 from strata.launch.sink import Sink
-from strata.launch.terminal import Terminal
 
 UNDYING = 5.0  # seconds after SIGKILL until the keeper gives a process up
 REPEAT = 0.05  # seconds within which the same signal again is an echo, not impatience
@@ -51,6 +50,7 @@ class Keeper:
         origin: Origin,
         forwarder: Forwarder | None,
         keep: Sequence[int] = (),
+        stdin: int | None = None,
     ) -> None:
         self.options = options
         self.job = job
@@ -75,8 +75,7 @@ class Keeper:
         self._asked: tuple[int, float] | None = None  # signal that the user has sent, and when
         self._impatient = False
         self._front = -1  # pidfd
-        self._plumbing = Plumbing(options, forwarder, self._log_failed)
-        self._terminal: Terminal | None = None
+        self._plumbing = Plumbing(options, forwarder, stdin, self._log_failed)
 
     # --- starting
 
@@ -146,8 +145,6 @@ class Keeper:
             self._register(self._front, lambda _: self._abandoned())
         if self.forwarder:
             self.forwarder.begin(self.selector, self._output_failed)
-        if self._plumbing.typing >= 0:
-            self._terminal = Terminal(self._plumbing.typing, self.selector)
         self._reap()
 
     def _register(self, fd: int, call: Callable[[int], None]) -> None:
@@ -303,8 +300,6 @@ class Keeper:
             away, self._stopped_at = time.monotonic() - self._stopped_at, 0.0
             self.deadline = None if self.deadline is None else self.deadline + away
             self._expires = None if self._expires is None else self._expires + away
-        if self._terminal:
-            self._terminal.resume()
 
     def _asked_to_end(self, number: int) -> None:
         """A first signal goes to the dies; the same again kills them."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
 
 from strata.launch import front, procs
 from strata.launch.options import parse
+from strata.launch.terminal import Terminal
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,12 +25,19 @@ def main(arguments: list[str] | None = None) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, *front.PASSED_ON])
     procs.adopt_orphans()
     here, there = socket.socketpair()
+    typed, typing = os.pipe() if os.isatty(0) else (None, None)
     keeper = procs.fork()
     if keeper:
         there.close()
+        terminal = None
+        if typed is not None and typing is not None:
+            os.close(typed)
+            terminal = Terminal(typing)
         with here:
-            return front.watch(keeper, here, origin)
+            return front.watch(keeper, here, origin, terminal)
     here.close()
+    if typing is not None:
+        os.close(typing)
     from strata.launch.command import keep
 
-    return keep(options, there, origin).run()
+    return keep(options, there, origin, typed).run()

@@ -14,13 +14,17 @@ from strata.launch.output import ERR, OUT, Forwarder, Log
 class Plumbing:
     """Made before the first fork, in the keeper.
 
-    ``typing``  write end of rank 0's standard input if the launcher's is a terminal, else -1
+    ``stdin`` is what rank 0 reads instead of the launcher's own standard input.
     """
 
     def __init__(
-        self, options: Options, forwarder: Forwarder | None, log_failed: Callable[[str, OSError], None]
+        self,
+        options: Options,
+        forwarder: Forwarder | None,
+        stdin: int | None,
+        log_failed: Callable[[str, OSError], None],
     ) -> None:
-        self.typing = -1
+        self._stdin = stdin
         self._forwarder = forwarder
         each = (2 if forwarder else 0) + (2 if options.log_dir is not None else 0)
         self.limits = procs.need_files(64 + max(procs.open_files()) + each * options.n)
@@ -42,12 +46,10 @@ class Plumbing:
             read, write = os.pipe()
             self._forwarder.add(rank, stream, read, self._logs.get((rank, stream)))
             theirs.append(write)
-        if rank:
-            return Streams(self._null, *theirs), theirs
-        if not os.isatty(0):
-            return Streams(None, *theirs), theirs
-        stdin, self.typing = os.pipe()
-        return Streams(stdin, *theirs), [stdin, *theirs]
+        return Streams(self._null if rank else self._stdin, *theirs), theirs
 
     def close(self) -> None:
+        """Once all dies have been forked."""
         os.close(self._null)
+        if self._stdin is not None:
+            os.close(self._stdin)

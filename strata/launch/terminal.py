@@ -1,81 +1,57 @@
 """The terminal as rank 0's standard input.
 
 Dies are in process groups of their own, and a terminal stops a process outside
-its foreground group that reads it.  So the keeper reads and passes on; a file or
-pipe instead is rank 0's own.
+its foreground group that reads it.  So a thread of the front, which is in that
+group when its user wants it to be, reads and passes on.  A file or a pipe
+instead is rank 0's own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import selectors
+import select
+import threading
 
-LIMIT = 1 << 16  # bytes typed ahead
+LOOK_AGAIN = 0.5  # seconds between looks whether this is the foreground job again
 
 
 class Terminal:
-    """Passes what is typed to a pipe; only while the launcher is in the foreground."""
+    """Passes what is typed to ``pipe``, while the front is in the foreground.
 
-    def __init__(self, pipe: int, selector: selectors.BaseSelector) -> None:
-        os.set_blocking(pipe, False)
+    Ends at Ctrl-D, when the terminal is gone, and when rank 0 reads no more.
+    """
+
+    def __init__(self, pipe: int) -> None:
         self._pipe = pipe
-        self._selector = selector
-        self._typed = b""
-        self._ended = False  # Ctrl-D, or the terminal is gone
-        self._reads = self._writes = False
-        self.resume()
+        self._continued = threading.Event()
+        threading.Thread(target=self._run, daemon=True, name="strata-terminal").start()
 
     def resume(self) -> None:
-        """Looks again whether this is the foreground job (after SIGCONT)."""
-        if self._pipe >= 0:
-            room = not self._ended and len(self._typed) < LIMIT
-            self._want(reads=room and _in_foreground(), writes=bool(self._typed))
+        """After SIGCONT: this may be the foreground job now."""
+        self._continued.set()
 
-    def _want(self, reads: bool, writes: bool) -> None:
-        for fd, before, after, event, call in (
-            (0, self._reads, reads, selectors.EVENT_READ, self._read),
-            (self._pipe, self._writes, writes, selectors.EVENT_WRITE, self._write),
-        ):
-            if after and not before:
-                self._selector.register(fd, event, call)
-            elif before and not after:
-                self._selector.unregister(fd)
-        self._reads, self._writes = reads, writes
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while self._pass_on():
+                pass
+        os.close(self._pipe)
 
-    def _read(self, _events: int) -> None:
-        if not _in_foreground():
-            self._want(reads=False, writes=self._writes)
-            return
-        try:
-            typed = os.read(0, 4096)
-        except OSError:  # the terminal is gone
-            typed = b""
-        self._typed += typed
-        self._ended = not typed
-        self._write(0)
-
-    def _write(self, _events: int) -> None:
-        try:
-            while self._typed:
-                self._typed = self._typed[os.write(self._pipe, self._typed) :]
-        except BlockingIOError:
-            pass
-        except OSError:  # rank 0 reads no more
-            self.close()
-            return
-        if self._ended and not self._typed:
-            self.close()
-        self.resume()
-
-    def close(self) -> None:
-        if self._pipe >= 0:
-            self._want(reads=False, writes=False)
-            os.close(self._pipe)
-            self._pipe = -1
+    def _pass_on(self) -> bool:
+        poll = select.poll()
+        poll.register(0, select.POLLIN)
+        poll.poll()
+        if not in_foreground():  # what is typed is another's
+            self._continued.wait(LOOK_AGAIN)
+            self._continued.clear()
+            return True
+        typed = os.read(0, 4096)
+        rest = memoryview(typed)
+        while rest:
+            rest = rest[os.write(self._pipe, rest) :]
+        return bool(typed)
 
 
-def _in_foreground() -> bool:
-    with contextlib.suppress(OSError):
-        return os.tcgetpgrp(0) == os.getpgrp()
-    return False
+def in_foreground() -> bool:
+    """Whether the terminal's keys are for this process group; OSError if there is no terminal any more."""
+    return os.tcgetpgrp(0) == os.getpgrp()

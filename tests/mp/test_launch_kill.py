@@ -46,10 +46,10 @@ def told():
 """
 
 
-def deep_job(tmp_path, n, after="time.sleep(1000)", *options):
+def deep_job(tmp_path, n, after="time.sleep(1000)", *options, **popen):
     """A running job whose dies have started grandchildren, and the pids of all its processes."""
     script = sleeper(tmp_path, DEEP + after)
-    job = Running("-n", n, *options, script, tmp_path)
+    job = Running("-n", n, *options, script, tmp_path, **popen)
     pids = all_there(tmp_path, n) + says(tmp_path / "deep[123].*")
     assert len(pids) == 4 * n
     return job, [*pids, job.pid, job.keeper()]
@@ -70,6 +70,14 @@ def test_kill_9_of_the_keeper_ends_all(tmp_path):
         assert code == 137
         assert err.count(b"\n") == 1
         assert b"keeper" in err
+        all_gone(pids)
+
+
+def test_kill_9_of_the_launchers_process_group_ends_all(tmp_path):
+    """What ``kill -9 %1``, ``timeout -s KILL`` and test harnesses do."""
+    job, pids = deep_job(tmp_path, 2, start_new_session=True)
+    with job:
+        os.killpg(job.pid, signal.SIGKILL)
         all_gone(pids)
 
 

@@ -189,6 +189,17 @@ def test_the_end_of_the_caller_is_the_end_of_all(tmp_path, number):
         all_gone(pids)
 
 
+def test_kill_9_of_the_callers_process_group_is_the_end_of_all(tmp_path):
+    script = write(tmp_path / "script.py", SCRIPT)
+    process = subprocess.Popen([sys.executable, script, tmp_path], env=environment(), start_new_session=True)
+    with process:
+        files = until(lambda: len(f := list(tmp_path.glob("pids.?"))) == 3 and f, "dies are there")
+        pids = [int(word) for file in files for word in file.read_text().split()]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE)
+        all_gone(pids)
+
+
 def test_kill_9_of_the_keeper_is_an_error_here():
     read, write_end = os.pipe()
 

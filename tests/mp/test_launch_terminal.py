@@ -5,17 +5,29 @@ import pty
 import signal
 import termios
 
-from launching import COMMAND, INTERRUPTIBLE, all_gone, all_there, environment, sleeper, until, usual_signals, write
+import psutil
+from launching import (
+    COMMAND,
+    INTERRUPTIBLE,
+    all_gone,
+    all_there,
+    environment,
+    says,
+    sleeper,
+    until,
+    usual_signals,
+    write,
+)
 
 
 class Terminal:
     """A job on a terminal of its own, as its foreground process group."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, command=COMMAND):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             usual_signals()
-            os.execve(COMMAND[0], [*COMMAND, *map(str, arguments)], environment())
+            os.execvpe(command[0], [*command, *map(str, arguments)], environment())
         self.seen = b""
 
     def __enter__(self):
@@ -138,3 +150,40 @@ def test_terminal_output_is_shown_as_it_comes(tmp_path):
             job.read_until(b"\r%d of 3" % i)
             job.type(b"\n")
         assert job.end() == 0
+
+
+def test_ctrl_z_and_fg_in_a_shell(tmp_path):
+    """The shell sees the job stop; in the background it does not take what is typed; fg goes on."""
+    script = sleeper(
+        tmp_path,
+        """
+        there()
+        if os.environ["STRATA_RANK"] == "0":
+            for line in sys.stdin:
+                print("got", line.strip(), flush=True)
+        """,
+    )
+    with Terminal("--norc", "-i", command=["bash"]) as shell:
+        shell.type(b"PS1='ready> '; echo start'ed'\n")
+        shell.read_until(b"started")
+        shell.type(" ".join(map(str, [*COMMAND, "-n", 2, script, tmp_path])).encode() + b"\n")
+        all_there(tmp_path, 2)
+        dies = says(tmp_path / "there.0")  # the other ends at once
+        shell.type(b"one\n")
+        shell.read_until(b"got one")
+        shell.type(b"\x1a")
+        shell.read_until(b"Stopped")
+        until(lambda: all(psutil.Process(pid).status() == "stopped" for pid in dies), "the dies have stopped")
+        shell.type(b"bg\n")
+        until(lambda: all(psutil.Process(pid).status() == "sleeping" for pid in dies), "the dies go on")
+        shell.type(b"echo shell'_'has it\n")
+        shell.read_until(b"shell_has it")
+        shell.type(b"fg\n")
+        shell.type(b"two\n")
+        shell.read_until(b"got two")
+        assert b"got echo" not in shell.seen
+        shell.type(b"\x04")
+        all_gone(dies)
+        shell.type(b"echo status $?; exit\n")
+        shell.read_until(b"status 0")
+        assert shell.end() == 0
