@@ -198,10 +198,10 @@ def test_on_failure_continue_leaves_the_others_alone(tmp_path):
 
 def test_timeout_names_who_was_still_running(tmp_path):
     script = sleeper(tmp_path, "there(); os.environ['STRATA_RANK'] == '1' or time.sleep(1000)")
-    got = run("-n", 4, "--timeout", 2, "--grace", 0.2, script, tmp_path)
+    got = run("-n", 4, "--timeout", 5, "--grace", 0.2, script, tmp_path)
     assert got.returncode == 124
     last = got.stderr.decode().splitlines()[-1]
-    assert last == "strata-run: timed out after 2 s; still running: ranks 0, 2-3"
+    assert last == "strata-run: timed out after 5 s; still running: ranks 0, 2-3"
     all_gone(all_there(tmp_path, 4))
 
 

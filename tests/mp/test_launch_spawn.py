@@ -184,8 +184,8 @@ def test_timeout():
         if rank() != 1:
             time.sleep(1000)
 
-    with pytest.raises(errors.SpawnError, match="timed out after 0.5 s; still running: ranks 0, 2") as caught:
-        spawn(stay, 3, timeout=0.5, grace=0.1)
+    with pytest.raises(errors.SpawnError, match="timed out after 2 s; still running: ranks 0, 2") as caught:
+        spawn(stay, 3, timeout=2, grace=0.1)
     assert caught.value.ranks == (0, 2)
 
 
