@@ -70,7 +70,7 @@ class Group(Collectives):
         if self.rank == root:
             if src is None:
                 raise TypeError("scatter: src must be an array on the root")
-            out = staging.check_out(self, "scatter", src, out, -self.size)
+            out = self._out_for("scatter", src, out, -self.size)
             self._check_overlap("scatter", src, out)
         elif out is not None and (not isinstance(out, np.ndarray) or not out.flags.writeable):
             raise TypeError("scatter: out must be a writable numpy array or None")
@@ -289,10 +289,18 @@ class Group(Collectives):
         return np.empty(a.shape, a.dtype) if empty else staging.fabric_copy(self, a)
 
     def _copy_of(self, a: np.ndarray) -> np.ndarray:
-        return staging.fabric_copy(self, a)
+        try:
+            return staging.fabric_copy(self, a)
+        except MemoryError:
+            self.abstain(None)  # the others must not wait for this die
+            raise
 
     def _out_for(self, op: str, src: Any, out: Any, k: int) -> np.ndarray:
-        return staging.check_out(self, op, src, out, k)
+        try:
+            return staging.check_out(self, op, src, out, k)
+        except MemoryError:
+            self.abstain(None)
+            raise
 
     def _bad_out(self, op: str, src: np.ndarray, out: np.ndarray, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{op}: out must be {src.dtype} of shape {shape}, not {out.dtype} of shape {out.shape}")

@@ -22,18 +22,11 @@ def fabric_copy(group: Any, a: np.ndarray) -> np.ndarray:
 def run(group: Any, op: str, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any,
         result: Any, timeout: Any, async_op: bool, redop: str | None, root: int) -> Any:  # fmt: skip
     """Runs an operation on temporaries and copies the output back."""
-    temporary_src, temporary_out = src, out
-    same = src is out or (src is not None and out is not None and _same(src, out))
-    if stage_src or (same and stage_out):
-        temporary_src = np.ascontiguousarray(src) if mailbox else fabric_copy(group, src)
-    if stage_out or (same and stage_src):
-        if same:
-            temporary_out = temporary_src
-        elif mailbox:
-            temporary_out = np.empty(out.shape, out.dtype)
-        else:
-            temporary_out = memory.alloc_array(group.context, out.shape, out.dtype, False)
-            group.add_staged(out.nbytes)
+    try:
+        temporary_src, temporary_out = _temporaries(group, stage_src, stage_out, mailbox, src, out)
+    except MemoryError:
+        group.abstain(timeout)  # the others must not wait for this die
+        raise
     kwargs: dict[str, Any] = {"timeout": timeout, "async_op": async_op}
     if redop is not None:
         kwargs["op"] = redop
@@ -52,6 +45,22 @@ def run(group: Any, op: str, stage_src: bool, stage_out: bool, mailbox: bool, sr
     if copy_back:
         np.copyto(out, temporary_out)
     return result
+
+
+def _temporaries(group: Any, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any) -> tuple[Any, Any]:
+    temporary_src, temporary_out = src, out
+    same = src is out or (src is not None and out is not None and _same(src, out))
+    if stage_src or (same and stage_out):
+        temporary_src = np.ascontiguousarray(src) if mailbox else fabric_copy(group, src)
+    if stage_out or (same and stage_src):
+        if same:
+            temporary_out = temporary_src
+        elif mailbox:
+            temporary_out = np.empty(out.shape, out.dtype)
+        else:
+            temporary_out = memory.alloc_array(group.context, out.shape, out.dtype, False)
+            group.add_staged(out.nbytes)
+    return temporary_src, temporary_out
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

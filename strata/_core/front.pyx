@@ -159,7 +159,10 @@ cdef class Front(Transfers):
         r.desc = ST_DESC(OP_ABSTAIN, 0, 0, 0, 0)
         r.timeout_ns = deadline_of(timeout, self.context)
         try:
-            self.run(&r, None, None)
+            if st_worker_idle(&self.collectives):
+                self.run(&r, None, None)
+            else:
+                self.submit(&r, None, None, False)
         except errors.CollectiveMismatch:
             pass
 

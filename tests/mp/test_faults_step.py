@@ -311,7 +311,7 @@ def _more_plans_than_fit(die):
     def work(base):
         for k in range(700):
             x = np.ones(base + k, "i4")
-            assert (g.all_gather(x, async_op=k % 7 == 0) is not None)
+            assert g.all_gather(x, async_op=k % 7 == 0) is not None
 
     if die.rank == 0:
         work(1)
