@@ -22,6 +22,8 @@ from strata import bootstrap, errors
 BOUND = 20.0  # seconds in which anything that a test waits for must have happened
 HBM = 1 << 30
 LIBC = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
+MS_REC, MS_PRIVATE = 0x4000, 0x40000
 
 
 class Event(NamedTuple):
@@ -243,6 +245,43 @@ def _run(die, fn, args, env):
         return 1
     strata.finalize()
     return 0
+
+
+def in_namespace(flags, fn):
+    """Runs fn in a child with namespaces of its own; False if that is not permitted here."""
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            LIBC.prctl(1, signal.SIGKILL)
+            if LIBC.unshare(flags) != 0 or (
+                flags & CLONE_NEWNS and LIBC.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0
+            ):
+                code = 77
+            else:
+                fn()
+                code = 0
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        finally:
+            os._exit(code)
+    end = time.monotonic() + 2 * BOUND
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            break
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise AssertionError("hangs")
+        time.sleep(0.01)
+    code = os.waitstatus_to_exitcode(status)
+    if code == 77:
+        import pytest
+
+        pytest.skip("namespaces are not permitted here: " + os.strerror(ctypes.get_errno()))
+    assert code == 0
 
 
 # ---- checks that many tests share

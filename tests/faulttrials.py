@@ -16,7 +16,18 @@ from strata import errors
 SIZES = (8, 40, 1000, 8192, 100_000, 1 << 20, 8 << 20)  # bytes; the larger are zero-copy
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather",
                "scatter", "all_to_all_v", "barrier")  # fmt: skip
-OTHERS = ("async", "in_place", "plain_arrays", "exchange", "split", "subgroup", "shrink", "init", "leave", "compute")
+OTHERS = (
+    "background",
+    "in_place",
+    "plain_arrays",
+    "exchange",
+    "split",
+    "subgroup",
+    "shrink",
+    "init",
+    "leave",
+    "compute",
+)
 OPERATIONS = COLLECTIVES + OTHERS
 
 
@@ -43,93 +54,107 @@ class Outcome(NamedTuple):
     kinds: dict  # error class -> survivors
 
 
-def step(operation, nbytes, victim):
-    """A function that runs the operation once on the world, and checks its result."""
-    g = strata.world()
-    n = g.size
-    count = max(nbytes // 8, 1)
-    parts = -(-count // n) * n
-    x = np.zeros(parts, "i8") if operation == "plain_arrays" else strata.zeros(parts, "i8")
-    x[:] = np.arange(parts) + g.rank
-    y = strata.empty_like(x)
-    every = strata.empty((n, parts), "i8")
-    rows = [parts // n] * n
-    expected = np.arange(parts) * n + n * (n - 1) // 2
+class Steps:
+    """The operations, each run once on the world with its result checked."""
 
-    def reduced():
-        g.all_reduce(x, y)
-        assert (y == expected).all()
+    def __init__(self, nbytes, victim, plain):
+        self.g = g = strata.world()
+        self.victim = victim
+        n = g.size
+        parts = -(-max(nbytes // 8, 1) // n) * n
+        self.x = np.zeros(parts, "i8") if plain else strata.zeros(parts, "i8")
+        self.x[:] = np.arange(parts) + g.rank
+        self.y = strata.empty(parts, "i8")
+        self.every = strata.empty((n, parts), "i8")
+        self.rows = [parts // n] * n
+        self.expected = np.arange(parts) * n + n * (n - 1) // 2
 
-    def in_place():
-        z = strata.array(x)
-        g.all_reduce(z)
-        assert (z == expected).all()
+    def all_reduce(self):
+        self.g.all_reduce(self.x, self.y)
+        assert (self.y == self.expected).all()
 
-    def gathered():
-        g.all_gather(x, every)
-        assert (every[:, 0] == np.arange(n)).all()
+    plain_arrays = all_reduce
 
-    def background():
-        works = [g.all_reduce(x, y, async_op=True), g.all_gather(x, every, async_op=True)]
+    def in_place(self):
+        z = strata.array(self.x)
+        self.g.all_reduce(z)
+        assert (z == self.expected).all()
+
+    def all_gather(self):
+        self.g.all_gather(self.x, self.every)
+        assert (self.every[:, 0] == np.arange(self.g.size)).all()
+
+    def reduce_scatter(self):
+        out = self.g.reduce_scatter(self.x)
+        assert (out == self.expected[self.g.rank * out.size :][: out.size]).all()
+
+    def all_to_all(self):
+        self.g.all_to_all(self.x, self.y)
+        assert (
+            self.y[:: self.rows[0]] == self.x[self.g.rank * self.rows[0]] - self.g.rank + np.arange(self.g.size)
+        ).all()
+
+    def all_to_all_v(self):
+        self.g.all_to_all_v(self.x, self.rows, self.y)
+
+    def broadcast(self):
+        z = strata.array(self.x)
+        self.g.broadcast(z, self.victim)
+        assert z[0] == self.victim
+
+    def reduce(self):
+        out = self.g.reduce(self.x, self.y, root=self.victim)
+        assert out is None or (out == self.expected).all()
+
+    def gather(self):
+        self.g.gather(self.x, self.every, root=(self.victim + 1) % self.g.size)
+
+    def scatter(self):
+        self.g.scatter(self.every if self.g.rank == 0 else None, self.y, root=0)
+
+    def barrier(self):
+        self.g.barrier()
+
+    init = leave = barrier
+
+    def background(self):
+        works = [self.g.all_reduce(self.x, self.y, async_op=True), self.g.all_gather(self.x, self.every, async_op=True)]
         for work in works:
             work.wait()
-        assert (y == expected).all()
+        assert (self.y == self.expected).all()
 
-    def exchange():
+    def exchange(self):
         """Everybody with the victim, both ways."""
-        peers = [r for r in range(n) if r != victim] if g.rank == victim else [victim]
-        works = [g.send(x, peer, async_op=True) for peer in peers]
+        g, victim = self.g, self.victim
+        peers = [r for r in range(g.size) if r != victim] if g.rank == victim else [victim]
+        works = [g.send(self.x, peer, async_op=True) for peer in peers]
         for peer in peers:
-            g.recv(y, peer)
-            assert y[0] == peer
+            g.recv(self.y, peer)
+            assert self.y[0] == peer
         for work in works:
             work.wait()
 
-    def split():
-        h = g.split(0, key=-g.rank)
-        assert h.ranks == tuple(reversed(range(n)))
-        h.all_reduce(x, y)
+    def split(self):
+        h = self.g.split(0, key=-self.g.rank)
+        assert h.ranks == tuple(reversed(range(self.g.size)))
+        h.all_reduce(self.x, self.y)
 
-    def subgroup():
-        h = g.subgroup(range(n - 1, -1, -1))
-        h.barrier()
+    def subgroup(self):
+        self.g.subgroup(range(self.g.size - 1, -1, -1)).barrier()
 
-    def shrink():
-        h = g.shrink()
-        if h.size == n:
-            h.all_reduce(x, y)
+    def shrink(self):
+        h = self.g.shrink()
+        if h.size == self.g.size:
+            h.all_reduce(self.x, self.y)
         else:
-            assert h.ranks == tuple(r for r in range(n) if r != victim)
+            assert h.ranks == tuple(r for r in range(self.g.size) if r != self.victim)
             h.barrier()
-            g.barrier()
+            self.g.barrier()
 
-    def compute():
-        if g.rank == victim:
+    def compute(self):
+        if self.g.rank == self.victim:
             time.sleep(60)
-        g.all_reduce(x, y)
-
-    return {
-        "all_reduce": reduced,
-        "all_gather": gathered,
-        "reduce_scatter": lambda: g.reduce_scatter(x),
-        "all_to_all": lambda: g.all_to_all(x, y),
-        "broadcast": lambda: g.broadcast(x, victim),
-        "reduce": lambda: g.reduce(x, y, root=victim),
-        "gather": lambda: g.gather(x, every, root=(victim + 1) % n),
-        "scatter": lambda: g.scatter(every if g.rank == 0 else None, y, root=0),
-        "all_to_all_v": lambda: g.all_to_all_v(x, rows, y),
-        "barrier": g.barrier,
-        "async": background,
-        "in_place": in_place,
-        "plain_arrays": reduced,
-        "exchange": exchange,
-        "split": split,
-        "subgroup": subgroup,
-        "shrink": shrink,
-        "init": g.barrier,
-        "leave": g.barrier,
-        "compute": compute,
-    }[operation]
+        self.all_reduce()
 
 
 def body(die, trial):
@@ -138,7 +163,7 @@ def body(die, trial):
     try:
         if trial.operation == "init":
             die.say("going")
-        run = step(trial.operation, trial.nbytes, trial.victim)
+        run = getattr(Steps(trial.nbytes, trial.victim, trial.operation == "plain_arrays"), trial.operation)
         run() if trial.operation not in ("init", "compute") else None
         if trial.operation != "init":
             die.say("going")

@@ -24,7 +24,7 @@ def test_random_kills():
         faulttrials.run(trial)
 
 
-@pytest.mark.parametrize("operation", ["init", "shrink", "exchange", "split", "async", "leave"])
+@pytest.mark.parametrize("operation", ["init", "shrink", "exchange", "split", "background", "leave"])
 def test_kill_in(operation):
     """The kinds of operation that a few random trials may miss."""
     seed = random.SystemRandom().randrange(1 << 31)

@@ -1,6 +1,5 @@
-"""Full memory, leaks of files and descriptors, namespaces, forks, ends of the interpreter."""
+"""Leaks of files and descriptors, namespaces, forks, ends of the interpreter."""
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -12,167 +11,16 @@ from pathlib import Path
 import faultlib
 import numpy as np
 import pytest
-from faultlib import BOUND, LIBC, Job, check_group, died
+from faultlib import BOUND, CLONE_NEWPID, LIBC, Job, check_group, died
 
 import strata
 from strata import bootstrap, errors
-from strata.fabric import arrays
 
 ROOT = Path(__file__).parents[2]
-CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
-MS_REC, MS_PRIVATE = 0x4000, 0x40000
 
 
 def shm_names():
     return {name for name in os.listdir("/dev/shm") if "strata" in name}
-
-
-# ---- full memory ----------------------------------------------------------------------------------
-
-
-def _full_hbm(die):
-    g = strata.world()
-    x = strata.ones(1 << 20, "u1")
-    if die.rank == 1:
-        hoard = [strata.empty(16 << 20, "u1")]
-        for attempt in (lambda: strata.empty(64 << 20, "u1"), lambda: strata.zeros(1 << 40, "u1")):
-            caught = die.catch(attempt)
-            assert caught.kind == "FabricMemoryError", caught
-        with pytest.raises(errors.FabricMemoryError):
-            while True:
-                hoard.append(strata.empty(2 << 20, "u1"))
-        hoard.pop()
-    # What the die itself cannot take part in: all hear of it, and the group stays in step.
-    rows = [200_000] * g.size
-    out = None if die.rank == 1 else strata.zeros(400_000)
-    caught = None
-    try:
-        g.all_to_all_v(strata.ones(400_000) if die.rank == 0 else np.ones(400_000), rows, out)
-    except errors.StrataError as error:
-        caught = faultlib.Caught.of(error)
-    kinds = ("CollectiveMismatch", "FabricMemoryError")
-    assert caught is not None and caught.kind == kinds[die.rank], caught
-    if die.rank == 1:
-        del hoard
-    assert g.all_reduce(x)[0] == 2
-    check_group(g, [0, 1])
-    h = g.split(0, key=-die.rank)
-    check_group(h, [1, 0])
-
-
-def test_full_hbm_is_an_error_of_that_die_alone():
-    with Job(_full_hbm, 2, hbm=32 << 20) as job:
-        assert [job.reap(r) for r in range(2)] == [0, 0]
-
-
-def _no_room_for_a_group(die):
-    g = strata.world()
-    hoard = []
-    if die.rank == 0:
-        with pytest.raises(errors.FabricMemoryError):
-            for size in (2 << 20, 1 << 19, 1 << 17, 1 << 15, 1 << 13):
-                try:
-                    while True:
-                        hoard.append(strata.empty(size, "u1"))
-                except errors.FabricMemoryError:
-                    if size == 1 << 13:
-                        raise
-    g.barrier()
-    caught = die.catch(g.split, 0)
-    assert caught.kind == "FabricMemoryError", caught
-    hoard.clear()
-    check_group(g, [0, 1])
-    check_group(g.split(0), [0, 1])
-
-
-def test_no_room_for_a_group_is_the_same_error_on_all():
-    with Job(_no_room_for_a_group, 2, hbm=4 << 20) as job:
-        assert [job.reap(r) for r in range(2)] == [0, 0]
-
-
-def _in_namespace(flags, fn):
-    """Runs fn in a child with namespaces of its own; False if that is not permitted here."""
-    pid = os.fork()
-    if pid == 0:
-        code = 99
-        try:
-            LIBC.prctl(1, signal.SIGKILL)
-            if LIBC.unshare(flags) != 0 or (
-                flags & CLONE_NEWNS and LIBC.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0
-            ):
-                code = 77
-            else:
-                fn()
-                code = 0
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-            code = 1
-        finally:
-            os._exit(code)
-    end = time.monotonic() + 2 * BOUND
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            break
-        if time.monotonic() > end:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise AssertionError("hangs")
-        time.sleep(0.01)
-    code = os.waitstatus_to_exitcode(status)
-    if code == 77:
-        pytest.skip("namespaces are not permitted here: " + os.strerror(ctypes.get_errno()))
-    assert code == 0
-
-
-def _small_shm(die):
-    g = strata.world()
-    hoard = []
-    if die.rank == 1:
-        with pytest.raises(errors.FabricMemoryError) as info:
-            while True:
-                hoard.append(strata.ones(4 << 20, "u1"))
-        assert "/dev/shm" in str(info.value)
-        for a in hoard:
-            a[:] = 7  # what was given is really there: no SIGBUS
-    g.barrier()
-    # Needs memory where there is none, on the die that has some hoarded or on both: nobody waits
-    # for one that cannot come.
-    wanted = [lambda: g.all_reduce(np.ones(1 << 20)), lambda: g.all_gather(np.ones(1 << 20)),
-              lambda: g.scatter(np.ones(1 << 21) if die.rank == 0 else None)]  # fmt: skip
-    for attempt in wanted:
-        caught = die.catch(attempt)
-        assert caught.kind in ("FabricMemoryError", "CollectiveMismatch"), caught
-        g.barrier()
-    hoard.clear()
-    arrays.trim()
-    g.barrier()
-    check_group(g, [0, 1])
-
-
-def test_full_shm_never_kills():
-    """A /dev/shm of 48 MiB, in a mount namespace."""
-
-    def inside():
-        assert LIBC.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=48m") == 0
-        with Job(_small_shm, 2) as job:
-            codes = [job.reap(r) for r in range(2)]
-            assert codes == [0, 0], codes
-        with Job(_plain, 2) as job:
-            assert [job.reap(r) for r in range(2)] == [0, 0]
-        assert faultlib.shm_bytes() == 0
-        assert LIBC.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64k") == 0
-        with pytest.raises(errors.FabricMemoryError, match="/dev/shm has no room"):
-            bootstrap.create_job(4)
-        assert not os.listdir("/dev/shm")
-
-    _in_namespace(CLONE_NEWNS, inside)
-
-
-def _plain(die):
-    check_group(strata.world(), range(strata.world().size), rounds=1)
 
 
 # ---- namespaces and neighbours ---------------------------------------------------------------------------
@@ -321,6 +169,32 @@ def test_thousands_of_groups_take_no_descriptors():
         assert [job.reap(r, bound=60) for r in range(3)] == [0] * 3
 
 
+def _slots(die):
+    g = strata.world()
+    g.barrier()
+    die.say("ready")
+    if die.rank == 2:
+        time.sleep(60)
+    die.hear()
+    kept = []
+    for k in range(150):  # more than there are slots; half of the groups stay
+        h = g.subgroup([die.rank, 2] if k % 3 == 0 else [0, 1, 2], timeout=5)
+        kept += [h] if k % 2 else []
+        if k % 20 == 0:
+            died(die.catch(h.barrier), [2])
+    check_group(g.subgroup([0, 1]), [0, 1])
+
+
+def test_groups_with_a_dead_member_use_nothing_up():
+    """The dead never read where the group's memory is: that must not fill the leader's table."""
+    with Job(_slots, 3) as job:
+        job.all("ready")
+        job.kill(2)
+        job.reap(2)
+        job.tell(0, 1)
+        assert [job.reap(r) for r in (0, 1)] == [0, 0]
+
+
 def _forks(die):
     g = strata.world()
     x = strata.full(1000, die.rank, "i8")
@@ -384,22 +258,40 @@ def test_a_living_child_does_not_hide_the_death():
 
 
 ENDS = {
-    "nothing waited for": ("g.all_reduce(x, async_op=True); g.split(0).all_gather(x, async_op=True)", 0),
-    "operation that never ends": ("if g.rank == 0: w = g.recv(x, 1, async_op=True); v = g.split(0).barrier(async_op=True)\n"
-                                  "else: g.split(0)", 0),  # fmt: skip
-    "daemon thread in a wait": ("import threading, time\n"
-                                "if g.rank == 0:\n"
-                                "    threading.Thread(target=g.recv, args=(x, 1), daemon=True).start(); time.sleep(0.1)", 0),
-    "exit code": ("w = g.all_reduce(x, async_op=True); sys.exit(5)", 5),
-    "kept in a cycle": ("a = [g, g.split(0)]; a.append(a); w = a[1].all_reduce(x, async_op=True); a.append(w)", 0),
-    "array outlives": ("import builtins; builtins.keep = x; w = g.all_reduce(x, async_op=True); strata.finalize()", 0),
-}  # fmt: skip
+    "nothing waited for": "g.all_reduce(x, async_op=True); g.split(0).all_gather(x, async_op=True)",
+    "operation that never ends": """
+        h = g.split(0)
+        if g.rank == 0:
+            w = g.recv(x, 1, async_op=True)
+            v = h.barrier(async_op=True)
+        """,
+    "daemon thread in a wait": """
+        import threading, time
+        threading.excepthook = lambda args: None  # PeerDead, if the other die ends first
+        if g.rank == 0:
+            threading.Thread(target=g.recv, args=(x, 1), daemon=True).start()
+            time.sleep(0.1)
+        """,
+    "exit code": "w = g.all_reduce(x, async_op=True); sys.exit(5)",
+    "kept in a cycle": """
+        a = [g, g.split(0)]
+        a.append(a)
+        w = a[1].all_reduce(x, async_op=True)
+        a.append(w)
+        """,
+    "array outlives": """
+        import builtins
+        builtins.keep = x
+        w = g.all_reduce(x, async_op=True)
+        strata.finalize()
+        """,
+}
 
 
 @pytest.mark.parametrize("name", ENDS)
 def test_end_of_the_interpreter(tmp_path, name):
     """Exits with operations in flight: the right code, no abort, no hang, no words."""
-    lines, code = ENDS[name]
+    lines, code = ENDS[name], 5 if name == "exit code" else 0
     script = tmp_path / "end.py"
     script.write_text("import sys\nimport numpy as np\nimport strata\ng = strata.world()\n"
                       "x = strata.ones(200_000)\ng.barrier()\n" + textwrap.dedent(lines) + "\n")  # fmt: skip
