@@ -224,7 +224,12 @@ class Group(Collectives):
         what = ("subgroup", tuple(members))
         call = self._count(what)
         listed = ",".join(map(str, members[:8])) + (",..." if len(members) > 8 else "")
-        return self._form(members, (*what, call), f"{self.name}.subgroup({listed})#{call}", timeout)
+        try:
+            return self._form(members, (*what, call), f"{self.name}.subgroup({listed})#{call}", timeout)
+        except BaseException as error:
+            if isinstance(error, errors.CollectiveTimeout) or not isinstance(error, errors.StrataError):
+                self._calls[what] -= 1  # the group may still come about: the next call asks for it again
+            raise
 
     def shrink(self, *, timeout: float | None = None) -> Group:
         """After a failure: a working group of the members that are still alive, in order.
