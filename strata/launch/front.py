@@ -36,7 +36,10 @@ class Origin:
         self.front = os.getpid()
 
     def restore(self, python: bool) -> None:
-        """Signals as a new program finds them, or as Python sets them for a script."""
+        """Signals as a new program finds them, or as Python sets them for a script.
+
+        They stay blocked until unblock(), so that none is taken before the user's code runs.
+        """
         for number in (*PASSED_ON, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD):
             handler: object = signal.SIG_IGN if number in self.ignored else signal.SIG_DFL
             if number == signal.SIGINT and python and number not in self.ignored:
@@ -45,6 +48,9 @@ class Origin:
         if not python:  # Python ignores these two for itself
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+
+    def unblock(self) -> None:
+        """Takes the signals that came since the fork, and those to come."""
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
 
 

@@ -78,6 +78,7 @@ class Program:
         job = os.environ.get("STRATA_JOB_FD")
         if job:
             os.set_inheritable(int(job), True)
+        die.origin.unblock()
         try:
             try:
                 os.execv(self._path, self._arguments)
@@ -146,6 +147,7 @@ def _run(die: Die, code: list[Callable[[], Any]]) -> int:
     status = 0
     gc.enable()
     try:
+        die.origin.unblock()
         code.pop()()
     except SystemExit as error:
         status = exit_status(error.code)

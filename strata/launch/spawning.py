@@ -267,6 +267,7 @@ def _work(die: Die, results: socket.socket, fn: Callable[..., Any], args: Sequen
     status = 0
     try:
         forget_caller()
+        die.origin.unblock()
         try:
             value = fn(*args)
         except SystemExit as error:
@@ -278,6 +279,7 @@ def _work(die: Die, results: socket.socket, fn: Callable[..., Any], args: Sequen
     except BaseException as error:
         status = 1
         _send_error(results, die.rank, error)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # all has been said
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
     with contextlib.suppress(BaseException):

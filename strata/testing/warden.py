@@ -164,6 +164,7 @@ def _become_die(plan: Plan, job: bootstrap.Job, rank: int) -> None:
     os.dup2(null, 0)
     os.close(null)
     plan.origin.restore(python=True)
+    plan.origin.unblock()
     os.environ.update(job.env(rank))
     new_random_numbers()
     forget_caller()
