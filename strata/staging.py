@@ -71,13 +71,22 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
     )
 
 
+def _part(part: np.ndarray, whole: np.ndarray, size: int, rank: int) -> bool:
+    """Whether ``part`` is member ``rank``'s of the ``size`` parts of ``whole``, stacked or joined along axis 0."""
+    if whole.shape == (size, *part.shape):
+        return _same(part, whole[rank, ...])
+    if not part.ndim or whole.shape != (size * part.shape[0], *part.shape[1:]):
+        return False
+    return _same(part, whole[rank * part.shape[0] : (rank + 1) * part.shape[0]])
+
+
 def check_overlap(op: str, src: np.ndarray, out: np.ndarray, size: int, rank: int) -> None:
     """ValueError if the arrays share memory in another than a natural in-place way."""
     if _same(src, out) and op in ("all_reduce", "reduce", "broadcast", "all_to_all"):
         return
-    if op in ("all_gather", "gather") and out.shape == (size, *src.shape) and _same(src, out[rank, ...]):
+    if op in ("all_gather", "gather") and _part(src, out, size, rank):
         return
-    if op in ("reduce_scatter", "scatter") and src.shape == (size, *out.shape) and _same(src[rank, ...], out):
+    if op in ("reduce_scatter", "scatter") and _part(out, src, size, rank):
         return
     if np.shares_memory(src, out):
         raise ValueError(
