@@ -206,7 +206,7 @@ def test_messages_among_collectives(peers):
 
 
 def nothing_comes(group):
-    me, peer = group.rank, 1 - group.rank
+    me = group.rank
     if me == 0:
         out = strata.full(10, -1.0)
         with pytest.raises(CollectiveTimeout, match="recv from rank 1, tag 9: nothing came") as caught:
@@ -220,7 +220,6 @@ def nothing_comes(group):
         assert (group.recv(out, 1, tag=9) == 1).all()
     assert not group.broken
     in_step(group)
-    assert peer >= 0
 
 
 def test_recv_times_out(pair):
