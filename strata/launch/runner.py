@@ -174,27 +174,46 @@ def _print_exception(error: BaseException) -> int:
 
     Returns the exit status if the hook itself asks for one, else 0.
     """
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
-        trace = trace.tb_next
-    error.__traceback__ = trace
+    trace = error.__traceback__ = _users_part(error.__traceback__)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     if sys.version_info >= (3, 12):
         sys.last_exc = error
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
     try:
-        sys.excepthook(type(error), error, trace)
+        _call_hook(error, trace)
     except SystemExit as end:
         return exit_status(end.code)
     except BaseException as second:
         second.__context__ = None
-        second.__traceback__ = second.__traceback__ and second.__traceback__.tb_next
+        second.__traceback__ = _users_part(second.__traceback__)
         print("Error in sys.excepthook:", file=sys.stderr)
         sys.__excepthook__(type(second), second, second.__traceback__)
         print("\nOriginal exception was:", file=sys.stderr)
         sys.__excepthook__(type(error), error, trace)
     return 0
+
+
+def _users_part(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback without the launcher's frames at its head."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        trace = trace.tb_next
+    return trace
+
+
+def _call_hook(error: BaseException, trace: types.TracebackType | None) -> None:
+    """Python's own hook writes line by line, and lines of several dies' tracebacks would mix."""
+    stderr, text = sys.stderr, io.StringIO()
+    if sys.excepthook is not sys.__excepthook__ or stderr is None:
+        sys.excepthook(type(error), error, trace)
+        return
+    sys.stderr = text
+    try:
+        sys.excepthook(type(error), error, trace)
+    finally:
+        sys.stderr = stderr
+    stderr.write(text.getvalue())
+    stderr.flush()
 
 
 def _end(status: int, before: set[str]) -> int:

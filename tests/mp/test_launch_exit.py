@@ -6,7 +6,7 @@ import signal
 import stat
 
 import pytest
-from launching import Running, all_gone, all_there, plain, run, sleeper, until, write
+from launching import Running, all_gone, all_there, environment, plain, run, sleeper, until, write
 
 ENDS = {
     "nothing": "pass",
@@ -268,6 +268,24 @@ def test_a_syntax_error_is_told_once(tmp_path):
     got, expected = run("-n", 4, script), plain(script)
     assert got.returncode == 1
     assert got.stderr == expected.stderr
+
+
+def test_tracebacks_of_several_dies_do_not_mix(tmp_path):
+    script = write(
+        tmp_path / "script.py",
+        """
+        import os
+        def deep(n):
+            if n == 0:
+                raise ValueError(os.environ["STRATA_RANK"])
+            deep(n - 1) if n % 2 else deep (n - 1)
+        deep(60)
+        """,
+    )
+    expected = plain(script, env=environment(STRATA_RANK="R")).stderr
+    got = run("-n", 6, "--grace", 60, script)
+    for rank in range(6):
+        assert expected.replace(b"ValueError: R", b"ValueError: %d" % rank) in got.stderr
 
 
 def test_many_failures_are_summed_up(tmp_path):
