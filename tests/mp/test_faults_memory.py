@@ -116,5 +116,47 @@ def test_full_shm_never_kills():
     faultlib.in_namespace(CLONE_NEWNS, inside)
 
 
+def _exactly_full(die, fits):
+    g = strata.world()
+    die.say("ready")
+    die.hear()
+    if die.rank == 0 and fits:
+        strata.empty(4 << 20, "u1")[:] = 1  # its frames are the last pages that there are
+    elif die.rank == 0:
+        assert die.catch(strata.empty, 4 << 20, "u1").kind == "FabricMemoryError"
+    die.say("first")
+    die.hear()
+    g.barrier()  # follows the others' tables
+    hoard = []
+    with pytest.raises(errors.FabricMemoryError):
+        while True:
+            hoard.append(strata.ones(2 << 20, "u1"))
+    g.barrier()
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_last_page_of_shm(fits):
+    """Page tables need memory too: an allocation that takes the last page is an error, or all of
+    it is there, and nobody gets SIGBUS."""
+
+    def inside():
+        assert LIBC.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=48m") == 0
+        with Job(_exactly_full, 2, fits) as job:
+            job.all("ready")
+            st = os.statvfs("/dev/shm")
+            spare = (4 << 20) + fits * 4096
+            with open("/dev/shm/filler", "ab") as f:
+                os.posix_fallocate(f.fileno(), 0, st.f_bfree * st.f_frsize - spare)
+            job.tell(0)
+            job.all("first", [0])
+            job.tell(1)
+            job.all("first", [1])
+            job.tell()
+            codes = [job.reap(r) for r in range(2)]
+            assert codes == [0, 0], codes
+
+    faultlib.in_namespace(CLONE_NEWNS, inside)
+
+
 def _plain(die):
     check_group(strata.world(), range(strata.world().size), rounds=1)

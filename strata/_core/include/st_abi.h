@@ -78,7 +78,8 @@ struct st_die {
     /* line 1: written by the die */
     uint64_t log_head;       /* records ever appended to its metadata log */
     uint64_t pages_reserved; /* pages of HBM in use */
-    uint8_t pad1[48];
+    uint64_t pages_top;      /* entries of its page table that have memory under them */
+    uint8_t pad1[40];
     /* line 2: written by whoever sees it */
     uint32_t dead;
     uint8_t pad2[60];

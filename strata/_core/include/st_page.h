@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "st_bits.h"
 #include "st_ctx.h"
 #include "st_live.h"
 
@@ -20,50 +21,6 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-
-/* ---- bitmaps ------------------------------------------------------------ */
-
-static inline int st_bit(const uint64_t *map, uint64_t i) { return (map[i >> 6] >> (i & 63)) & 1; }
-
-static inline void st_bits_set(uint64_t *map, uint64_t at, uint64_t n, int value)
-{
-    uint64_t i;
-
-    for (i = at; i < at + n; i++) {
-        if (value)
-            map[i >> 6] |= 1ull << (i & 63);
-        else
-            map[i >> 6] &= ~(1ull << (i & 63));
-    }
-}
-
-/* First run of free bits, at most n long, at or after `from`; its length in
- * *found (0: none).  With whole set, only a run of all n will do. */
-static inline uint64_t st_bits_find(const uint64_t *map, uint64_t size, uint64_t from, uint64_t n,
-                                    int whole, uint64_t *found)
-{
-    uint64_t i = from, run;
-
-    *found = 0;
-    while (i < size) {
-        if ((i & 63) == 0 && map[i >> 6] == ~0ull) {
-            i += 64;
-            continue;
-        }
-        if (st_bit(map, i)) {
-            i++;
-            continue;
-        }
-        for (run = 1; run < n && i + run < size && !st_bit(map, i + run); run++) {
-        }
-        if (run == n || !whole) {
-            *found = run;
-            return i;
-        }
-        i += run;
-    }
-    return size;
-}
 
 /* ---- metadata log ------------------------------------------------------------ */
 
@@ -100,18 +57,44 @@ static inline int st_frames_punch(struct st_ctx *ctx, uint64_t frame, uint64_t n
                : ST_ESYS;
 }
 
-/* One frame that a signal has kept from being made: the kernel undoes the call each
+/* A small allocation that no signal interrupts: the kernel undoes the call each
  * time, so that a profiler's timer could for ever.  Signals wait a moment. */
-static inline int st_frame_quiet(struct st_ctx *ctx, off_t at)
+static inline int st_fallocate_quiet(struct st_ctx *ctx, uint64_t at, uint64_t bytes)
 {
     sigset_t all, before;
     int rc;
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* neither call touches errno */
-    rc = fallocate(ctx->fd, FALLOC_FL_KEEP_SIZE, at, (off_t)ST_PAGE_BYTES);
+    rc = fallocate(ctx->fd, FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return rc;
+}
+
+/* Backing for this die's table up to page `to`.  Without it the first touch of a
+ * table page, also by a reader, would be a SIGBUS when the file system is full. */
+static inline int st_table_reserve(struct st_ctx *ctx, uint64_t to)
+{
+    struct st_die *me = &ctx->dies[ctx->rank];
+    uint64_t from = st_load_relaxed_64(&me->pages_top), at;
+
+    if (to <= from)
+        return ST_OK;
+    to = (to + 511) / 512 * 512;
+    to = to < ctx->seg_pages ? to : ctx->seg_pages;
+    at = ctx->header->control_offset + (uint64_t)((uint8_t *)(st_table(ctx, ctx->rank) + from) - ctx->control);
+    if (st_fallocate_quiet(ctx, at, 8 * (to - from)) != 0)
+        return errno == ENOSPC || errno == ENOMEM || errno == EDQUOT ? ST_ENOMEM : ST_ESYS;
+    st_store_release_64(&me->pages_top, to); /* pairs with st_table_top */
+    return ST_OK;
+}
+
+/* Pages of a die's segment that its table has ever held; beyond, all are free. */
+static inline uint64_t st_table_top(const struct st_ctx *ctx, uint32_t die)
+{
+    uint64_t top = st_load_acquire_64(&ctx->dies[die].pages_top); /* pairs with st_table_reserve */
+
+    return top < ctx->seg_pages ? top : ctx->seg_pages;
 }
 
 /* Backing for n frames, or none: after this a full file system cannot kill. */
@@ -128,7 +111,7 @@ static inline int st_frames_reserve(struct st_ctx *ctx, uint64_t frame, uint64_t
         rc = fallocate(ctx->fd, FALLOC_FL_KEEP_SIZE, at, (off_t)(step << ST_PAGE_SHIFT));
         if (rc != 0 && errno == EINTR) {
             step = 1;
-            rc = st_frame_quiet(ctx, at);
+            rc = st_fallocate_quiet(ctx, (uint64_t)at, ST_PAGE_BYTES);
         }
         if (rc != 0) {
             int err = errno;
@@ -251,6 +234,9 @@ static inline int st_pages_map(struct st_ctx *ctx, uint64_t npages, uint64_t *va
         rc = ST_ENOMEM;
         goto out;
     }
+    rc = st_table_reserve(ctx, at + npages);
+    if (rc != ST_OK)
+        goto out;
     st_bits_set(ctx->page_used, at, npages, 1);
     while (done < npages && rc == ST_OK) {
         rc = st_pages_back(ctx, at + done, npages - done, &got);
@@ -283,6 +269,8 @@ static inline int st_pages_unmap(struct st_ctx *ctx, uint64_t va, uint64_t npage
         npages > ctx->seg_pages || at + npages > ctx->seg_pages)
         return ST_EINVAL;
     pthread_mutex_lock(&ctx->lock);
+    if (at + npages > st_table_top(ctx, ctx->rank))
+        rc = ST_EINVAL;
     for (i = at; i < at + npages && rc == ST_OK; i++)
         if (ST_PTE_STATE(st_load_relaxed_64(&st_table(ctx, ctx->rank)[i])) != ST_PAGE_MAPPED)
             rc = ST_EINVAL;

@@ -9,10 +9,11 @@
 static inline int st_shadow_sync(struct st_ctx *ctx, uint32_t die, uint64_t at, uint64_t n)
 {
     uint64_t *table = st_table(ctx, die), *shadow = st_shadow(ctx, die), i, k, run, w, first;
-    uint64_t limit = (uint64_t)ctx->ndies * ctx->hbm_pages, had;
+    uint64_t limit = (uint64_t)ctx->ndies * ctx->hbm_pages, top = st_table_top(ctx, die), had;
     uint64_t seg = st_segment(ctx, die);
     int rc;
 
+    n = at + n <= top ? n : at < top ? top - at : 0;
     for (i = at; i < at + n; i += run) {
         first = st_load_acquire_64(&table[i]); /* pairs with st_pages_back, st_pages_release */
         had = st_load_relaxed_64(&shadow[i]);
@@ -87,6 +88,8 @@ static inline int st_ensure_mapped(struct st_ctx *ctx, uint64_t va, uint64_t byt
         return ST_EREG;
     first = offset >> ST_PAGE_SHIFT;
     last = (offset + bytes - 1) >> ST_PAGE_SHIFT;
+    if (last >= st_table_top(ctx, (uint32_t)die))
+        return ST_EREG;
     table = st_table(ctx, (uint32_t)die);
     shadow = st_shadow(ctx, (uint32_t)die);
     for (i = first; i <= last; i++) {
