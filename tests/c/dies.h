@@ -21,22 +21,58 @@
 
 #include "st_atomic.h"
 
+/* ---- every atomic access of the core, in the test's hands ---------------------- */
+
+static __thread uint64_t dies_dice;
+static __thread void (*dies_hook)(const char *function); /* called before each access */
+
+/* Now and then a thread is held up just before an access, so that others get into
+ * windows of a few instructions. */
+static inline void dies_dawdle(const char *function)
+{
+    uint64_t x = dies_dice ? dies_dice : (uint64_t)(uintptr_t)&dies_dice | 1;
+
+    if (dies_hook)
+        dies_hook(function);
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    dies_dice = x;
+    if (__builtin_expect((x & 255) == 0, 0)) {
+        if ((x >> 8 & 31) == 0)
+            sched_yield();
+        else
+            for (x = x >> 13 & 511; x--;)
+                st_pause();
+    }
+}
+
 #ifdef ST_TEST_BREAK
 #define BROKEN (__builtin_strcmp(__func__, ST_TEST_BREAK) == 0)
-#define st_store_release_32(p, v) (BROKEN ? st_store_relaxed_32(p, v) : (st_store_release_32)(p, v))
-#define st_store_release_64(p, v) (BROKEN ? st_store_relaxed_64(p, v) : (st_store_release_64)(p, v))
-#define st_store_seqcst_32(p, v) (BROKEN ? st_store_relaxed_32(p, v) : (st_store_seqcst_32)(p, v))
-#define st_store_seqcst_64(p, v) (BROKEN ? st_store_relaxed_64(p, v) : (st_store_seqcst_64)(p, v))
-#define st_load_acquire_32(p) (BROKEN ? st_load_relaxed_32(p) : (st_load_acquire_32)(p))
-#define st_load_acquire_64(p) (BROKEN ? st_load_relaxed_64(p) : (st_load_acquire_64)(p))
-#define st_load_seqcst_32(p) (BROKEN ? st_load_relaxed_32(p) : (st_load_seqcst_32)(p))
-#define st_load_seqcst_64(p) (BROKEN ? st_load_relaxed_64(p) : (st_load_seqcst_64)(p))
+#else
+#define BROKEN 0
+#endif
 static inline int dies_cas_64(uint64_t *p, uint64_t old, uint64_t v)
 {
     return __atomic_compare_exchange_n(p, &old, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
-#define st_cas_acq_rel_64(p, old, v) (BROKEN ? dies_cas_64(p, old, v) : (st_cas_acq_rel_64)(p, old, v))
-#endif
+#define st_load_relaxed_32(p) (dies_dawdle(__func__), (st_load_relaxed_32)(p))
+#define st_load_relaxed_64(p) (dies_dawdle(__func__), (st_load_relaxed_64)(p))
+#define st_store_relaxed_32(p, v) (dies_dawdle(__func__), (st_store_relaxed_32)(p, v))
+#define st_store_relaxed_64(p, v) (dies_dawdle(__func__), (st_store_relaxed_64)(p, v))
+#define st_store_release_32(p, v) (BROKEN ? st_store_relaxed_32(p, v) : (dies_dawdle(__func__), (st_store_release_32)(p, v)))
+#define st_store_release_64(p, v) (BROKEN ? st_store_relaxed_64(p, v) : (dies_dawdle(__func__), (st_store_release_64)(p, v)))
+#define st_store_seqcst_32(p, v) (BROKEN ? st_store_relaxed_32(p, v) : (dies_dawdle(__func__), (st_store_seqcst_32)(p, v)))
+#define st_store_seqcst_64(p, v) (BROKEN ? st_store_relaxed_64(p, v) : (dies_dawdle(__func__), (st_store_seqcst_64)(p, v)))
+#define st_load_acquire_32(p) (BROKEN ? st_load_relaxed_32(p) : (dies_dawdle(__func__), (st_load_acquire_32)(p)))
+#define st_load_acquire_64(p) (BROKEN ? st_load_relaxed_64(p) : (dies_dawdle(__func__), (st_load_acquire_64)(p)))
+#define st_load_seqcst_32(p) (BROKEN ? st_load_relaxed_32(p) : (dies_dawdle(__func__), (st_load_seqcst_32)(p)))
+#define st_load_seqcst_64(p) (BROKEN ? st_load_relaxed_64(p) : (dies_dawdle(__func__), (st_load_seqcst_64)(p)))
+#define st_cas_acq_rel_64(p, old, v) \
+    (BROKEN ? dies_cas_64(p, old, v) : (dies_dawdle(__func__), (st_cas_acq_rel_64)(p, old, v)))
+#define st_cas_acq_rel_32(p, old, v) (dies_dawdle(__func__), (st_cas_acq_rel_32)(p, old, v))
+#define st_add_seqcst_32(p, v) (dies_dawdle(__func__), (st_add_seqcst_32)(p, v))
+#define st_add_seqcst_64(p, v) (dies_dawdle(__func__), (st_add_seqcst_64)(p, v))
 
 #include "st_join.h"
 #include "st_p2p.h"

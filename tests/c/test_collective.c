@@ -441,6 +441,44 @@ static void hang(struct die *die)
         CHECK(q.nlate == 1 && q.late[0] == 2);
 }
 
+/* Member 2 gives up while member 1 is still reading member 0's source, slowly: member 0
+ * has its source back only when member 1 has stopped. */
+static int slow_reduce(int dtype, int op, void *const *dst, int ndst, const void *const *src, int nsrc,
+                       uint64_t count, int nt)
+{
+    struct timespec ts = {0, 20000000};
+
+    nanosleep(&ts, NULL);
+    return plain_reduce(dtype, op, dst, ndst, src, nsrc, count, nt);
+}
+
+static void slow_reader(struct die *die)
+{
+    struct scene *s = die->arg;
+    struct buffers *b = &s->buffers[die->rank];
+    struct handle h;
+    struct st_group *g = handle_bind(&h, die->ctx, s->memory);
+    struct hand_plan plan;
+    struct round r = {.kind = GATHER, .odd = g->n, .count = 64};
+    struct st_request q = round_request(&r, &plan, b, g->n, g->me, die->rank == 2 ? 5 * MS : LONG);
+
+    plan.p.nunits = plan.p.noperands = 0;
+    if (die->rank == 1) {
+        die->ctx->reduce = slow_reduce;
+        for (uint64_t k = 0; k < 2; k++) { /* it looks for a failure before each */
+            struct st_unit *u = plan_unit(&plan, ST_UNIT_REDUCE, 256);
+
+            plan_operand(&plan, u, 0, 0, ST_BUF_SRC, 256 * k);
+            plan_operand(&plan, u, 0, 2, ST_BUF_SRC, 256 * k);
+            plan_operand(&plan, u, 1, 1, ST_BUF_OUT, 256 * k);
+        }
+    }
+    CHECK_IS(st_plan_check(&plan.p, g->n), ST_OK);
+    CHECK_IS(st_collective(g, &q), ST_ETIMEOUT);
+    CHECK(q.nlate == 0 && q.failed_by == 2);
+    buffers_scribble(b, 1);
+}
+
 /* ---- addresses that are none --------------------------------------------------------------- */
 
 /* Member 1 names an output that is not in the page table: an error on all, at its
@@ -478,6 +516,8 @@ static void test_oddities(void)
     }
     dies_group(d, s.memory);
     dies_run(d, interrupted_alone, &s);
+    dies_group(d, s.memory);
+    dies_run(d, slow_reader, &s);
     dies_group(d, s.memory);
     dies_run(d, hang, &s);
     scene_close(&s, d);

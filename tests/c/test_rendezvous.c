@@ -180,6 +180,53 @@ static void test_refusals(void)
     dies_close(d);
 }
 
+/* A slot that is given to another group while a member reads it: halves of two
+ * groups never pass for one. */
+static struct st_rendezvous *torn;
+static int torn_at; /* accesses until it happens */
+static uint64_t torn_va; /* 0: the writer has come only as far as the key */
+
+static void tear(const char *function)
+{
+    static const uint64_t key[2] = {1, 1};
+
+    if (strcmp(function, "st_rendezvous_read") != 0 || torn_at-- != 0)
+        return;
+    dies_hook = NULL;
+    if (torn_va) {
+        st_rendezvous_write(torn, key, torn_va, 128, ST_OK, 1);
+    } else {
+        torn->state = 0;
+        torn->key[1] = 1;
+    }
+}
+
+static void test_torn_slot(void)
+{
+    struct scene s;
+    struct dies *d = scene_open(&s, 2);
+    static const uint64_t before[2] = {1, 0}, after[2] = {1, 1};
+    uint64_t va, bytes, status, was = (uint64_t)(uintptr_t)s.memory[0][0], is = (uint64_t)(uintptr_t)s.memory[0][1];
+
+    torn = st_rendezvous_table(&d->ctx[0], 0);
+    for (int whole = 0; whole < 2; whole++)
+        for (int at = 0; at < 8; at++) {
+            st_rendezvous_write(torn, before, was, 64, ST_OK, 1);
+            CHECK(st_rendezvous_read(torn, before, &va, &bytes, &status) && va == was && bytes == 64);
+            torn_at = at;
+            torn_va = whole ? is : 0;
+            dies_hook = tear;
+            if (st_rendezvous_read(torn, after, &va, &bytes, &status))
+                CHECK(whole && va == is && bytes == 128);
+            dies_hook = NULL;
+            torn->state += whole == 0 ? 100 : 0;
+            st_rendezvous_write(torn, after, is, 128, ST_OK, 1);
+            CHECK(st_rendezvous_read(torn, after, &va, &bytes, &status) && va == is && bytes == 128);
+            CHECK(!st_rendezvous_read(torn, before, &va, &bytes, &status));
+        }
+    dies_close(d);
+}
+
 /* What a leader published before it died is found; then it is dead. */
 static void orphans(struct die *die)
 {
@@ -293,6 +340,7 @@ int main(int argc, char **argv)
 
     dies_setup("test_rendezvous", argc, argv);
     test_refusals();
+    test_torn_slot();
     test_families(2, 99, 4000 / DIES_SLOW);
     test_families(4, 99, 2000 / DIES_SLOW);
     test_families(3, 2, 2000 / DIES_SLOW);

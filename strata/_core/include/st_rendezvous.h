@@ -188,38 +188,39 @@ static inline int st_group_deserted(struct st_group *g, uint64_t how)
 
 /* Waits until every member has called shrink() for the round-th time or is
  * dead.  *mask: those that called; the same on all survivors, since a call
- * stays visible after death and a dead member cannot call any more. */
+ * stays visible after death and a dead member cannot call any more.  *missing,
+ * after ST_ETIMEOUT: those that neither called nor died. */
 static inline int st_group_survivors(struct st_group *g, uint64_t round, uint64_t timeout_ns,
                                      uint64_t *mask, uint64_t *missing)
 {
     struct st_waiter w;
-    uint32_t j;
-    int rc = ST_OK, alive;
+    uint32_t j, absent;
+    int rc = ST_AGAIN, alive, called; /* the first look is at everything */
 
-    memset(mask, 0, ST_MASK_WORDS * 8);
-    memset(missing, 0, ST_MASK_WORDS * 8);
     st_store_seqcst_64(&g->members[g->me].shrink, round); /* pairs with the loads below */
     st_group_wake(g);
     st_wait_begin(&w, &g->ctx->wait, &g->header->wake_word, &g->header->sleepers, timeout_ns);
-    for (j = 0; j < g->n && (rc == ST_OK || rc == ST_AGAIN); j++) {
-        for (;;) {
-            alive = rc != ST_AGAIN || st_die_alive(g->ctx, g->ranks[j]);
-            if (st_load_acquire_64(&g->members[j].shrink) >= round) { /* pairs with the store above */
+    for (;;) {
+        memset(mask, 0, ST_MASK_WORDS * 8);
+        memset(missing, 0, ST_MASK_WORDS * 8);
+        for (j = 0, absent = 0; j < g->n; j++) {
+            called = st_load_acquire_64(&g->members[j].shrink) >= round; /* pairs with the store above */
+            alive = called || rc == ST_OK || st_die_alive(g->ctx, g->ranks[j]);
+            if (!alive) /* what it did before it died counts */
+                called = st_load_acquire_64(&g->members[j].shrink) >= round; /* pairs with the store above */
+            if (called)
                 st_mask_set(mask, j);
-                break;
-            }
-            if (!alive)
-                break;
-            rc = st_wait_step(&w);
-            if (rc != ST_OK && rc != ST_AGAIN) {
-                st_mask_set(missing, j);
-                break;
-            }
+            if (called || !alive)
+                continue;
+            st_mask_set(missing, j);
+            absent++;
         }
-        rc = rc == ST_AGAIN ? ST_OK : rc;
+        if (rc == ST_ETIMEOUT || rc == ST_EINTR || !absent)
+            break;
+        rc = st_wait_step(&w);
     }
     st_wait_end(&w);
-    return rc;
+    return rc == ST_EINTR ? rc : absent ? ST_ETIMEOUT : ST_OK;
 }
 
 /* ---- for error texts -------------------------------------------------------------- */

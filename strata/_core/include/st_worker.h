@@ -7,55 +7,12 @@
 #ifndef ST_WORKER_H
 #define ST_WORKER_H
 
-#include "st_collective.h"
-#include "st_p2p.h"
-
-enum st_item_state { ST_ITEM_QUEUED = 0, ST_ITEM_DONE = 1 };
-
-/* One asynchronous operation.  Owned by the caller; must stay put until done, and
- * may be gone the moment that it is. */
-struct st_item {
-    struct st_item *next;
-    struct st_worker *worker;
-    uint32_t state; /* the commit word */
-    int status;
-    uint64_t deadline_ns; /* transfers; 0: none */
-    struct st_request request;
-    struct st_transfer transfer;
-};
-
-struct st_worker {
-    struct st_group *group;
-    uint32_t transfers; /* drives transfers, instead of running collectives */
-    uint32_t started;
-    uint32_t stop;
-    uint32_t outstanding; /* items that are not done */
-    uint32_t wake_word;   /* futex: an item is done */
-    uint32_t sleepers;
-    struct st_item *first;
-    struct st_item **last;
-    pthread_mutex_t lock;
-    pthread_cond_t more;
-    pthread_t thread;
-};
+#include "st_item.h"
 
 /* Nonzero: the thread must end. */
 static int st_worker_stopping(void *arg)
 {
     return st_load_acquire_32(&((struct st_worker *)arg)->stop) != 0; /* pairs with st_worker_stop */
-}
-
-static inline void st_item_finish(struct st_worker *w, struct st_item *item, int status)
-{
-    item->status = status;
-    st_add_acq_rel_32(&w->outstanding, (uint32_t)-1); /* pairs with st_worker_idle */
-    st_store_seqcst_32(&item->state, ST_ITEM_DONE); /* pairs with st_item_done */
-    st_wake(&w->wake_word, &w->sleepers); /* not the item's: its owner may have freed it */
-}
-
-static inline int st_item_done(const struct st_item *item)
-{
-    return st_load_acquire_32(&item->state) == ST_ITEM_DONE; /* pairs with st_item_finish */
 }
 
 static inline int st_worker_idle(const struct st_worker *w)
@@ -126,17 +83,20 @@ static inline void st_worker_collectives(struct st_worker *w, const struct st_wa
 static inline int st_worker_drive(struct st_worker *w, struct st_item *item, int look)
 {
     struct st_transfer *t = &item->transfer;
-    int rc = st_p2p_progress(w->group, t);
+    int waits = item->ahead != NULL, rc = waits ? ST_AGAIN : st_p2p_progress(w->group, t);
 
-    if (rc != ST_AGAIN || !look)
-        return rc;
-    rc = st_p2p_look(w->group, t);
-    if (rc == ST_AGAIN && item->deadline_ns && st_now_ns() >= item->deadline_ns)
-        rc = ST_ETIMEOUT;
-    if (rc == ST_AGAIN && st_worker_stopping(w))
-        rc = ST_EINTR;
-    if (rc != ST_AGAIN)
-        rc = st_send_cancel(w->group, t, rc);
+    if (rc == ST_AGAIN && look) {
+        rc = waits ? st_group_failed(w->group) : st_p2p_look(w->group, t);
+        rc = rc == ST_OK && waits ? ST_AGAIN : rc;
+        if (rc == ST_AGAIN && item->deadline_ns && st_now_ns() >= item->deadline_ns)
+            rc = ST_ETIMEOUT;
+        if (rc == ST_AGAIN && st_worker_stopping(w))
+            rc = ST_EINTR;
+        if (rc != ST_AGAIN)
+            rc = st_send_cancel(w->group, t, rc);
+    }
+    if (rc != ST_AGAIN || t->state != ST_P2P_NEW)
+        st_item_pass(item);
     return rc;
 }
 
@@ -149,12 +109,8 @@ static inline void st_worker_transfers(struct st_worker *w, const struct st_wait
 
     st_wait_begin(&waiter, policy, &h->wake_word, &h->sleepers, 0);
     for (;;) {
-        for (at = &pending; *at; at = &(*at)->next) {
-        }
-        while ((item = st_worker_next(w, pending == NULL)) != NULL) {
-            *at = item;
-            at = &item->next;
-        }
+        while ((item = st_worker_next(w, pending == NULL)) != NULL)
+            st_item_append(&pending, item);
         if (!pending)
             break; /* stopped, and nothing left */
         moved = 0;

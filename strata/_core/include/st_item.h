@@ -1,0 +1,83 @@
+/* An asynchronous operation, and the worker that runs it. */
+#ifndef ST_ITEM_H
+#define ST_ITEM_H
+
+#include "st_collective.h"
+#include "st_p2p.h"
+
+enum st_item_state { ST_ITEM_QUEUED = 0, ST_ITEM_DONE = 1 };
+
+/* One asynchronous operation.  Owned by the caller; must stay put until done, and
+ * may be gone the moment that it is. */
+struct st_item {
+    struct st_item *next;
+    struct st_worker *worker;
+    struct st_item *ahead;  /* the worker's: transfers of one kind, peer and tag keep their order */
+    struct st_item *behind;
+    uint32_t state; /* the commit word */
+    int status;
+    uint64_t deadline_ns; /* transfers; 0: none */
+    struct st_request request;
+    struct st_transfer transfer;
+};
+
+struct st_worker {
+    struct st_group *group;
+    uint32_t transfers; /* drives transfers, instead of running collectives */
+    uint32_t started;
+    uint32_t stop;
+    uint32_t outstanding; /* items that are not done */
+    uint32_t wake_word;   /* futex: an item is done */
+    uint32_t sleepers;
+    struct st_item *first;
+    struct st_item **last;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    pthread_t thread;
+};
+
+static inline void st_item_finish(struct st_worker *w, struct st_item *item, int status)
+{
+    item->status = status;
+    st_add_acq_rel_32(&w->outstanding, (uint32_t)-1); /* pairs with st_worker_idle */
+    st_store_seqcst_32(&item->state, ST_ITEM_DONE); /* pairs with st_item_done */
+    st_wake(&w->wake_word, &w->sleepers); /* not the item's: its owner may have freed it */
+}
+
+static inline int st_item_done(const struct st_item *item)
+{
+    return st_load_acquire_32(&item->state) == ST_ITEM_DONE; /* pairs with st_item_finish */
+}
+
+/* ---- order of transfers ------------------------------------------------------------ */
+
+/* Appends an item to the pending ones.  It stays behind the last of its kind, peer
+ * and tag that has not been posted or matched: messages do not overtake. */
+static inline void st_item_append(struct st_item **pending, struct st_item *item)
+{
+    const struct st_transfer *t = &item->transfer;
+    struct st_item **at;
+
+    item->next = item->ahead = item->behind = NULL;
+    for (at = pending; *at; at = &(*at)->next) {
+        const struct st_transfer *o = &(*at)->transfer;
+
+        if (o->state == ST_P2P_NEW && o->receive == t->receive && o->peer == t->peer && o->tag == t->tag)
+            item->ahead = *at;
+    }
+    if (item->ahead)
+        item->ahead->behind = item;
+    *at = item;
+}
+
+/* It has its place among the messages, or has ended: the next may come. */
+static inline void st_item_pass(struct st_item *item)
+{
+    if (item->behind)
+        item->behind->ahead = item->ahead;
+    if (item->ahead)
+        item->ahead->behind = item->behind;
+    item->ahead = item->behind = NULL;
+}
+
+#endif
