@@ -132,6 +132,7 @@ class Config:
     mailbox_bytes: int = _option(8 * KIB, _size(0, MIB), "Largest payload of a die that travels in a mailbox instead of by a plan.")
     spin: int = _option(AUTO, _integer(0, 1 << 30, auto=True), "Pauses of a waiter before it yields the CPU; auto: some only if each die has a CPU.")
     yield_ms: float = _option(5.0, _number(0.0, "milliseconds"), "Milliseconds that a waiter yields before it sleeps on a futex.")
+    spread: bool = _option(True, _FLAG, "A waiting die moves off a CPU that it shares with other dies while another has fewer; its affinity mask stays.")
     poll_ms: float = _option(20.0, _number(1.0, "milliseconds"), "Milliseconds between a waiter's looks at signals and at the liveness of its peers.")
     cache_bytes: int = _option(256 * MIB, _size(0, 1 << 44), "Free fabric memory that a die keeps for reuse before it gives frames back.")
     intercept: bool = _option(False, _FLAG, "Make every numpy allocation fabric memory from init() on.")

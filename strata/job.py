@@ -7,7 +7,7 @@ from typing import Any
 
 from strata import bootstrap, comm
 from strata._core import array as codes
-from strata._core import space
+from strata._core import front
 from strata.fabric import arrays
 from strata.plan import Spec, build
 
@@ -53,6 +53,7 @@ def stats() -> dict[str, Any]:
     ``log_records``        records this die appended to its metadata log
     ``registration_lag``   records of peers' logs that are not mapped here yet
     ``waits``              waits that were not over at the first look
+    ``moves``              times this die left a CPU that it shared for an emptier one
     ``sends``, ``recvs``   point-to-point operations
     ``memory``             see ``memory_stats()``
     """
@@ -87,7 +88,7 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
     parts = operation in ("reduce_scatter", "all_to_all", "scatter")
     if parts and nbytes % (kind.itemsize * n):
         raise ValueError(f"nbytes={nbytes}: {n} equal parts of whole elements are expected")
-    mailbox = space.mailbox_fits(nbytes, n, bootstrap.mailbox_bytes(n))
+    mailbox = front.mailbox_fits(operation, nbytes, n, bootstrap.mailbox_bytes(n))
     reduces = operation in ("all_reduce", "reduce", "reduce_scatter")
     spec = Spec(
         operation, nbytes // kind.itemsize // (n if parts else 1), kind.itemsize,
@@ -95,11 +96,10 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
         "mailbox" if mailbox else "zero_copy",
     )  # fmt: skip
     plan = build(spec, 0, algorithm=algorithm, path=path)
-    limit = bootstrap.mailbox_bytes(n)
     if mailbox:
-        why = f"the payload ({nbytes} bytes) fits the mailbox ({limit} bytes): one synchronisation, no registration"
+        why = f"{nbytes} bytes are cheaper copied to the mailbox (one synchronisation, no registration) than read in place"
     else:
-        why = f"the payload ({nbytes} bytes) exceeds the mailbox ({limit} bytes): peers read and write users' arrays"
+        why = f"{nbytes} bytes are cheaper read and written where they lie (two synchronisations) than copied to a mailbox"
     return Explanation(
         operation=operation, ranks=n, nbytes=nbytes, algorithm=plan.algorithm, path=plan.path, mode=spec.mode,
         synchronisations=2 if plan.needs_done else 1, cores=plan.cores,

@@ -53,6 +53,14 @@ cdef extern from "st_abi.h" nogil:
         pass
 
 
+cdef extern from "st_spread.h" nogil:
+    struct st_spread:
+        uint32_t me
+        uint32_t moves
+
+    void st_spread_leave(st_spread *s)
+
+
 cdef extern from "st_wait.h" nogil:
     struct st_wait_policy:
         uint32_t pauses
@@ -60,6 +68,7 @@ cdef extern from "st_wait.h" nogil:
         uint64_t poll_ns
         int (*poll)(void *) noexcept
         void *arg
+        st_spread *spread
 
 
 cdef extern from "st_kernels_api.h" nogil:
@@ -101,6 +110,7 @@ cdef extern from "st_ctx.h" nogil:
         st_reduce_fn *reduce
         st_wait_policy wait
         st_counters count
+        st_spread spread
 
     int st_is_die(const st_ctx *ctx)
     int64_t st_owner(const st_ctx *ctx, uint64_t va)
@@ -119,4 +129,4 @@ cdef extern from "st_shadow.h" nogil:
 
 
 cdef extern from "st_group_layout.h" nogil:
-    int st_mailbox_fits(uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes)
+    int st_mailbox_fits(uint64_t nbytes, uint64_t extra, uint32_t n, uint64_t mailbox_bytes)

@@ -9,6 +9,8 @@ from strata._core.transfer import Transfers
 OPERATIONS: tuple[str, ...]
 REDOPS: dict[str, int]
 
+def mailbox_fits(operation: str, nbytes: int, n: int, mailbox_bytes: int) -> bool: ...
+
 class Front(Transfers):
     def exchange(
         self, op: int, dtype: int, root: int, record: NDArray[int64], timeout: float | None

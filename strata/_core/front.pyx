@@ -34,6 +34,17 @@ OPERATIONS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_a
 REDOPS = {"sum": 1, "prod": 2, "min": 3, "max": 4, "avg": 5, "band": 6, "bor": 7, "bxor": 8}
 
 
+cdef inline bint mail_fits(uint32_t op, uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes) noexcept:
+    """Whether a contributor's payload travels by mailbox; the same on all members."""
+    cdef uint64_t extra = max(1, n - 1) if op == OP_ALL_REDUCE or op == OP_REDUCE else 1
+    return st_mailbox_fits(nbytes, extra, n, mailbox_bytes)
+
+
+def mailbox_fits(str operation, uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes):
+    """Whether a contributor's ``nbytes`` travel by mailbox in a group of n members."""
+    return bool(mail_fits(OPERATIONS.index(operation), nbytes, n, mailbox_bytes))
+
+
 cdef class Front(Transfers):
     """Base of Collectives."""
 
@@ -45,7 +56,7 @@ cdef class Front(Transfers):
         cdef uint32_t n = self.g.n
         cdef uint32_t itemsize = src.itemsize if src.itemsize else out.itemsize
         cdef uint32_t dtype = src.dtype if src.dtype else out.dtype
-        cdef bint mailbox = st_mailbox_fits(s.mail, n, self.g.mailbox_bytes)
+        cdef bint mailbox = s.like != 0 or mail_fits(s.op, s.mail, n, self.g.mailbox_bytes)
         cdef uint64_t key
         cdef bint stage_src, stage_out
         self.check_here()

@@ -20,6 +20,7 @@ from strata._core.abi cimport (
     st_mailbox_fits,
     st_owner,
     st_segment,
+    st_spread_leave,
     st_shadow_follow,
 )
 
@@ -176,6 +177,9 @@ cdef class Context:
         if rc != ST_OK:
             raise errors.from_status(rc, "no address space for this die's private tables", errno=errno)
         self.ctx.wait.pauses = self.spin_budget()
+        self.ctx.spread.me = rank
+        if self.config.spread:
+            self.ctx.wait.spread = &self.ctx.spread
         rc = st_space_join(&self.ctx, rank)
         if rc != ST_OK:
             raise errors.from_status(
@@ -207,11 +211,12 @@ cdef class Context:
         """Pauses before a waiter yields: some only if every die has a CPU of its own."""
         if self.config.spin >= 0:
             return self.config.spin
-        return 200 if self.ctx.ndies <= usable_cpus() else 0
+        return 100 if self.ctx.ndies <= usable_cpus() else 0
 
     def leave(self):
         """Leaves the job on purpose; mappings stay.  Peers that wait for this die get PeerDead."""
         st_space_leave(&self.ctx)
+        st_spread_leave(&self.ctx.spread)
 
     def rejoin(self):
         """Undoes leave() in the same process."""
@@ -263,7 +268,9 @@ cdef class Context:
 
     def counters(self):
         """The C core's counters as a dict."""
-        return dict(self.ctx.count)
+        counters = dict(self.ctx.count)
+        counters["moves"] = self.ctx.spread.moves
+        return counters
 
     @property
     def here(self):
@@ -279,11 +286,6 @@ cdef class Context:
     mailbox_bytes = property(lambda self: (<Context>self).ctx.header.mailbox_bytes)
     frames_left = property(lambda self: (<Context>self).ctx.frames_left)
     segment = property(lambda self: st_segment(&(<Context>self).ctx, (<Context>self).ctx.rank))
-
-
-def mailbox_fits(uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes):
-    """Whether a contributor's payload travels by mailbox in a group of n members."""
-    return bool(st_mailbox_fits(nbytes, n, mailbox_bytes))
 
 
 cdef Context _current = None

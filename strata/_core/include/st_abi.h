@@ -44,18 +44,18 @@ struct st_header {
     uint64_t logs_off;
     uint64_t rendezvous_off;
     uint64_t world_off;
+    uint64_t cpus_off; /* u32 per die: the CPU it waits on, for st_spread.h */
     uint64_t mailbox_bytes; /* per member and parity, in every group */
     uint32_t ndies;
     uint32_t page_shift;
     uint64_t candidates[ST_NCANDIDATES]; /* window bases, in order of preference */
     uint32_t wake_word;                  /* futex: somebody joined or died */
     uint32_t sleepers;
-    uint8_t pad[8];
 };
 _Static_assert(offsetof(struct st_header, token) == 56, "abi");
-_Static_assert(offsetof(struct st_header, ndies) == 120, "abi");
-_Static_assert(offsetof(struct st_header, candidates) == 128, "abi");
-_Static_assert(offsetof(struct st_header, wake_word) == 192, "abi");
+_Static_assert(offsetof(struct st_header, ndies) == 128, "abi");
+_Static_assert(offsetof(struct st_header, candidates) == 136, "abi");
+_Static_assert(offsetof(struct st_header, wake_word) == 200, "abi");
 _Static_assert(sizeof(struct st_header) == 208, "abi");
 
 /* ---- one die ------------------------------------------------------------ */

@@ -63,6 +63,7 @@ struct st_ctx {
     pthread_mutex_t lock; /* own pages, shadow table, cursors; never held while waiting for a peer */
     struct st_wait_policy wait;
     struct st_counters count;
+    struct st_spread spread;
     st_reduce_fn *reduce; /* the kernels are compiled once, elsewhere */
     /* tests replace this */
     int (*alive)(struct st_ctx *ctx, uint32_t die);

@@ -57,6 +57,8 @@ static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t 
     at = 0;
     h->dies_off = at;
     at = st_align(at + ndies * sizeof(struct st_die), 4096);
+    h->cpus_off = at;
+    at = st_align(at + ndies * 4, 4096);
     h->rendezvous_off = at;
     at = st_align(at + (uint64_t)ndies * ST_RENDEZVOUS_SLOTS * sizeof(struct st_rendezvous), 4096);
     h->logs_off = at;
@@ -92,7 +94,7 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
         want.control_bytes != h.control_bytes || want.seg_bytes != h.seg_bytes ||
         want.dies_off != h.dies_off || want.tables_off != h.tables_off ||
         want.logs_off != h.logs_off || want.rendezvous_off != h.rendezvous_off ||
-        want.world_off != h.world_off)
+        want.world_off != h.world_off || want.cpus_off != h.cpus_off)
         return ST_EABI;
     p = mmap(NULL, h.control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
              (off_t)h.control_offset);
@@ -110,6 +112,8 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
     ctx->dies = (struct st_die *)(ctx->control + h.dies_off);
     ctx->tables = (uint64_t *)(ctx->control + h.tables_off);
     ctx->logs = (struct st_log_record *)(ctx->control + h.logs_off);
+    ctx->spread.cpus = (uint32_t *)(ctx->control + h.cpus_off);
+    ctx->spread.n = h.ndies;
     ctx->rendezvous = (struct st_rendezvous *)(ctx->control + h.rendezvous_off);
     return ST_OK;
 }

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "st_atomic.h"
+#include "st_spread.h"
 #include "st_status.h"
 
 struct st_wait_policy {
@@ -27,6 +28,7 @@ struct st_wait_policy {
     uint64_t poll_ns;      /* time between two looks at signals and liveness */
     int (*poll)(void *arg); /* nonzero: stop waiting (a signal handler raised) */
     void *arg;
+    struct st_spread *spread; /* NULL: stay where the scheduler puts us */
 };
 
 struct st_waiter {
@@ -156,6 +158,8 @@ static inline int st_wait_step(struct st_waiter *w)
     }
     /* A look at the clock costs a tenth of a yield: leave it out only at first. */
     n -= w->policy->pauses;
+    if (w->policy->spread)
+        st_spread_tick(w->policy->spread);
     if (n < 64 && (n & 3u) != 3u) {
         sched_yield();
         return ST_OK;

@@ -141,6 +141,7 @@ static void *st_worker_main(void *arg)
 
     policy.poll = st_worker_stopping;
     policy.arg = w;
+    policy.spread = NULL; /* it is the die's main thread that has a place */
     if (w->transfers)
         st_worker_transfers(w, &policy);
     else
