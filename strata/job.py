@@ -97,9 +97,9 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
     )  # fmt: skip
     plan = build(spec, 0, algorithm=algorithm, path=path)
     if mailbox:
-        why = f"{nbytes} bytes are cheaper copied to the mailbox (one synchronisation, no registration) than read in place"
+        why = f"{nbytes} bytes are cheaper copied to mailboxes (one synchronisation) than read where they lie (two)"
     else:
-        why = f"{nbytes} bytes are cheaper read and written where they lie (two synchronisations) than copied to a mailbox"
+        why = f"{nbytes} bytes are cheaper read where they lie (two synchronisations) than copied to mailboxes (one)"
     return Explanation(
         operation=operation, ranks=n, nbytes=nbytes, algorithm=plan.algorithm, path=plan.path, mode=spec.mode,
         synchronisations=2 if plan.needs_done else 1, cores=plan.cores,
