@@ -50,3 +50,9 @@ def test_public_functions_have_docstrings():
             if public and not ast.get_docstring(node):
                 missing.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     assert not missing
+
+
+def test_no_two_test_modules_share_a_name():
+    """pytest imports them by their bare names, and stops at a second one."""
+    names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]
+    assert not {name for name in names if names.count(name) > 1}

@@ -1,7 +1,7 @@
 """Any collective of anything on any group gives what numpy gives, and the same bits on every die.
 
-    pytest tests/model/test_collectives.py                               # a sample, in seconds
-    pytest tests/model/test_collectives.py --hypothesis-profile=deep     # 10,000 examples a test
+    pytest tests/model/test_collectives_model.py                               # a sample, in seconds
+    pytest tests/model/test_collectives_model.py --hypothesis-profile=deep     # 10,000 examples a test
 """
 
 import pytest
