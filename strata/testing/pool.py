@@ -64,6 +64,9 @@ class Pool:
     ``n``        dies, 1 to 1024
     ``hbm``      HBM of each: bytes, or a size such as "1G" (None: STRATA_HBM)
     ``timeout``  seconds that a call may take, starting the dies included
+    ``stateful`` calls may leave operations of the world group in progress, and the dies out of
+                 step, for later calls; else new dies are started after such a call, so
+                 that it cannot disturb the next
     ``options``  options of strata for the dies, by name (``mailbox_bytes=0``); the option ``timeout``
                  (of an operation) is half of a call's unless it is set, so that
                  a call that hangs in an operation ends with its error, which names ranks
@@ -75,7 +78,14 @@ class Pool:
 
     _warden = 0  # process
 
-    def __init__(self, n: int, hbm: int | str | None = None, timeout: float = 60.0, **options: Any) -> None:
+    def __init__(
+        self,
+        n: int,
+        hbm: int | str | None = None,
+        timeout: float = 60.0,
+        stateful: bool = False,
+        **options: Any,
+    ) -> None:
         if not isinstance(n, int) or not 1 <= n <= 1024:
             raise errors.InvalidArgument(f"Pool(n): 1 to 1024 dies are possible, not {n!r}")
         if not timeout > 0:
@@ -86,6 +96,7 @@ class Pool:
         variables = {option.name: option.env for option in config.options()}
         self.n = n
         self.timeout = timeout
+        self._stateful = stateful
         self._hbm = config.parse_size(hbm) if isinstance(hbm, str) else hbm
         self._environment = {
             variables[name]: "auto" if value == config.AUTO else str(value) for name, value in options.items()
@@ -136,8 +147,7 @@ class Pool:
         a consequence of another, is raised here, with a SpawnError for its cause that holds the
         rank and the die's traceback.  If it cannot travel, or a die died or did not answer in
         time, SpawnError itself: ``ranks`` names it, and for a stuck one the text says
-        where it is.  After any of these the next call starts new dies, and so it does after one
-        that left an asynchronous operation in progress or the dies out of step.
+        where it is.  After any of these the next call starts new dies.
         """
         with self._lock:
             begin = time.monotonic()
@@ -152,7 +162,7 @@ class Pool:
             except BaseException:
                 self._close()
                 raise
-            if {r.number for r in good} != {max(0, good[0].number)}:
+            if not self._stateful and {r.number for r in good} != {max(0, good[0].number)}:
                 self._close()  # the dies are not in step, or will not be
             return [r.value for r in good]
 
@@ -279,8 +289,9 @@ class Pool:
                 dump = os.memfd_create("strata-testing", os.MFD_CLOEXEC)
                 self._dies.append(_Die(mine, dump))
             plan = warden.Plan(
-                self.n, self._hbm, self._environment, origin, control, ends, [die.dump for die in self._dies]
-            )
+                self.n, self._hbm, self._stateful, self._environment, origin, control, ends,
+                [die.dump for die in self._dies],
+            )  # fmt: skip
             self._warden = procs.fork()
             if self._warden == 0:
                 warden.keep(plan)
@@ -332,12 +343,14 @@ class Pool:
 _pools: dict[tuple[Any, ...], Pool] = {}
 
 
-def pool(n: int, hbm: int | str | None = None, timeout: float = 60.0, **options: Any) -> Pool:
+def pool(
+    n: int, hbm: int | str | None = None, timeout: float = 60.0, stateful: bool = False, **options: Any
+) -> Pool:
     """A Pool that is shared by all who ask with the same arguments; it ends with this process."""
-    key = (os.getpid(), n, hbm, timeout, *sorted(options.items()))
+    key = (os.getpid(), n, hbm, timeout, stateful, *sorted(options.items()))
     found = _pools.get(key)
     if found is None:
-        found = _pools[key] = Pool(n, hbm, timeout, **options)
+        found = _pools[key] = Pool(n, hbm, timeout, stateful, **options)
     return found
 
 

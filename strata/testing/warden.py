@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -35,6 +36,7 @@ LENGTH = struct.Struct("<Q")  # before each message to and from a die
 ENDED = struct.Struct("<ii")  # from the warden: a die's rank and how it ended, or -1 and the length of an error
 DUMP = b"d"  # to the warden: have the dies say where they are
 DUMP_SIGNAL = signal.SIGRTMAX - 1
+SETTLE = 0.2  # seconds for operations that a call left in progress to end
 LOOK = 1000  # milliseconds between the warden's looks at whether the owner lives
 
 
@@ -43,6 +45,7 @@ class Plan(NamedTuple):
 
     n: int
     hbm: int | None
+    stateful: bool
     environment: Mapping[str, str]
     origin: Origin
     control: socket.socket  # the warden's end
@@ -151,7 +154,7 @@ def _die(plan: Plan, job: bootstrap.Job, rank: int) -> NoReturn:
             _send(end, _failure(0, error))
         else:
             _send(end, Reply(group.number, os.getpid()))
-            _serve(end, group)
+            _serve(end, group, plan.stateful)
     os._exit(0)
 
 
@@ -171,7 +174,7 @@ def _become_die(plan: Plan, job: bootstrap.Job, rank: int) -> None:
     faulthandler.register(DUMP_SIGNAL, file=plan.dumps[rank], all_threads=True)
 
 
-def _serve(end: socket.socket, group: comm.Group) -> None:
+def _serve(end: socket.socket, group: comm.Group, stateful: bool) -> None:
     """Runs what comes until no more does."""
     while True:
         request = _receive(end)
@@ -186,7 +189,7 @@ def _serve(end: socket.socket, group: comm.Group) -> None:
             fn, args = pickle.load(parts)
             reply = Reply(0, fn(group, *args))
             del fn, args
-            reply = reply._replace(number=-1 if group.pending() else group.number)
+            reply = reply._replace(number=-1 if not stateful and _busy(group) else group.number)
         except BaseException as error:
             reply = _failure(group.number, error)
         try:
@@ -196,6 +199,16 @@ def _serve(end: socket.socket, group: comm.Group) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError, ValueError):
                 stream.flush()
+
+
+def _busy(group: comm.Group) -> bool:
+    """Whether an asynchronous operation is in progress; one that all dies have begun is given time to end."""
+    end = time.monotonic() + SETTLE
+    while group.pending():
+        if time.monotonic() > end:
+            return True
+        time.sleep(0.001)
+    return False
 
 
 def _failure(number: int, error: BaseException) -> Reply:

@@ -173,7 +173,7 @@ class Collectives(RuleBasedStateMachine):
         super().__init__()
         self.machine = next(self.serial)
         self.names = itertools.count(1)
-        self.pool = testing.pool(N)
+        self.pool = testing.pool(N, stateful=True)
         self.members = {0: tuple(range(N))}  # group -> world ranks
         self.outstanding = 0
 

@@ -291,6 +291,27 @@ def test_dies_out_of_step_are_replaced(own):
     assert pool.run(echo, 6) == [6, 6]
 
 
+def begin_everywhere(group):
+    group.all_reduce(strata.ones(100_000), async_op=True)
+
+
+def test_operations_that_end_soon_need_no_new_dies(own):
+    pool = own(2)
+    pids = pool.run(place)
+    for _ in range(5):
+        pool.run(begin_everywhere)
+    assert pool.run(place) == pids
+
+
+def test_a_stateful_pool_keeps_what_is_in_progress(own):
+    pool = own(2, stateful=True)
+    pids = pool.run(place)
+    pool.run(out_of_step)
+    pool.run(lambda group: group.barrier() if group.rank else None)
+    assert pool.run(place) == pids
+    pool.run(lambda group: group.barrier())
+
+
 def test_options_reach_the_dies(own, monkeypatch):
     pool = own(2, hbm="256M", mailbox_bytes=0, yield_ms=1.5)
 
