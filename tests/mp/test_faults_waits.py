@@ -1,6 +1,7 @@
 """Slow is not dead; Ctrl-C and other signals during every kind of wait."""
 
 import os
+import random
 import signal
 import time
 
@@ -137,7 +138,9 @@ def _stopped(die, nbytes):
 def test_stopped_die_is_slow_and_never_writes_late(nbytes):
     with Job(_stopped, 3, nbytes) as job:
         job.all("ready")
-        time.sleep(0.05)
+        pause = random.uniform(0.02, 0.08)
+        print(f"stopped after {pause:.4f} s")
+        time.sleep(pause)
         job.kill(0, signal.SIGSTOP)
         seen = job.all("timed out", [1, 2])
         print("late writes excluded:", [e.data for e in seen.values()])

@@ -135,7 +135,7 @@ static inline uint32_t st_group_quiesce(struct st_group *g, uint64_t number, uin
             continue;
         while (st_load_seqcst_64(&g->members[j].began) == number && /* pairs with st_group_begin */
                st_load_acquire_64(&g->members[j].done) < number) { /* pairs with st_group_complete */
-            if (!st_die_alive(g->ctx, g->ranks[j]))
+            if (!st_die_runs(g->ctx, g->ranks[j])) /* one that has left may still have a thread at it */
                 break;
             if (st_now_ns() > until) {
                 st_mask_set(mask, j);
