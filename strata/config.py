@@ -134,6 +134,7 @@ class Config:
     yield_ms: float = _option(5.0, _number(0.0, "milliseconds"), "Milliseconds that a waiter yields before it sleeps on a futex.")
     spread: bool = _option(True, _FLAG, "A waiting die moves off a CPU that it shares with other dies while another has fewer; its affinity mask stays.")
     poll_ms: float = _option(20.0, _number(1.0, "milliseconds"), "Milliseconds between a waiter's looks at signals and at the liveness of its peers.")
+    huge_pages: bool = _option(True, _FLAG, "Make frames huge pages where the kernel can (Linux 6.1 and later).")
     cache_bytes: int = _option(256 * MIB, _size(0, 1 << 44), "Free fabric memory that a die keeps for reuse before it gives frames back.")
     intercept: bool = _option(False, _FLAG, "Make every numpy allocation fabric memory from init() on.")
     # fmt: on

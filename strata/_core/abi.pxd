@@ -104,6 +104,7 @@ cdef extern from "st_ctx.h" nogil:
         uint64_t seg_pages
         uint64_t hbm_pages
         uint64_t frames_left
+        uint32_t huge
         uint64_t *log_cursor
         uint64_t control_bytes
         st_header *header

@@ -177,6 +177,7 @@ cdef class Context:
         if rc != ST_OK:
             raise errors.from_status(rc, "no address space for this die's private tables", errno=errno)
         self.ctx.wait.pauses = self.spin_budget()
+        self.ctx.huge = self.config.huge_pages
         self.ctx.spread.me = rank
         if self.config.spread:
             self.ctx.wait.spread = &self.ctx.spread

@@ -52,6 +52,7 @@ struct st_ctx {
     uint64_t seg_pages;
     uint64_t hbm_pages;
     uint32_t seg_shift;
+    uint32_t huge; /* try to make frames huge pages */
     uint32_t shared_window; /* several dies in this process (tests): peers' pages are already here */
     /* private tables */
     uint64_t *shadow;      /* [ndies][seg_pages]: page table word that is mapped here */

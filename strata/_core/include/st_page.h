@@ -7,20 +7,12 @@
 #ifndef ST_PAGE_H
 #define ST_PAGE_H
 
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "st_bits.h"
-#include "st_ctx.h"
+#include "st_frames.h"
 #include "st_live.h"
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 /* ---- metadata log ------------------------------------------------------------ */
 
@@ -47,98 +39,6 @@ static inline uint64_t st_log_head(const struct st_ctx *ctx, uint32_t die)
 }
 
 /* ---- the owner's side -------------------------------------------------------- */
-
-static inline int st_frames_punch(struct st_ctx *ctx, uint64_t frame, uint64_t n)
-{
-    return fallocate(ctx->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                     (off_t)((ctx->rank * ctx->hbm_pages + frame) << ST_PAGE_SHIFT),
-                     (off_t)(n << ST_PAGE_SHIFT)) == 0
-               ? ST_OK
-               : ST_ESYS;
-}
-
-/* A small allocation that no signal interrupts: the kernel undoes the call each
- * time, so that a profiler's timer could for ever.  Signals wait a moment. */
-static inline int st_fallocate_quiet(struct st_ctx *ctx, uint64_t at, uint64_t bytes)
-{
-    sigset_t all, before;
-    int rc;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* neither call touches errno */
-    rc = fallocate(ctx->fd, FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc;
-}
-
-/* Backing for this die's table up to page `to`.  Without it the first touch of a
- * table page, also by a reader, would be a SIGBUS when the file system is full. */
-static inline int st_table_reserve(struct st_ctx *ctx, uint64_t to)
-{
-    struct st_die *me = &ctx->dies[ctx->rank];
-    uint64_t from = st_load_relaxed_64(&me->pages_top), at;
-
-    if (to <= from)
-        return ST_OK;
-    to = (to + 511) / 512 * 512;
-    to = to < ctx->seg_pages ? to : ctx->seg_pages;
-    at = ctx->header->control_offset + (uint64_t)((uint8_t *)(st_table(ctx, ctx->rank) + from) - ctx->control);
-    if (st_fallocate_quiet(ctx, at, 8 * (to - from)) != 0)
-        return errno == ENOSPC || errno == ENOMEM || errno == EDQUOT ? ST_ENOMEM : ST_ESYS;
-    st_store_release_64(&me->pages_top, to); /* pairs with st_table_top */
-    return ST_OK;
-}
-
-/* Pages of a die's segment that its table has ever held; beyond, all are free. */
-static inline uint64_t st_table_top(const struct st_ctx *ctx, uint32_t die)
-{
-    uint64_t top = st_load_acquire_64(&ctx->dies[die].pages_top); /* pairs with st_table_reserve */
-
-    return top < ctx->seg_pages ? top : ctx->seg_pages;
-}
-
-/* Backing for n frames, or none: after this a full file system cannot kill. */
-static inline int st_frames_reserve(struct st_ctx *ctx, uint64_t frame, uint64_t n)
-{
-    uint64_t done = 0, step;
-    off_t at;
-    int rc;
-
-    st_frames_punch(ctx, frame, n); /* what a late writer may have left in free frames must not show */
-    while (done < n) { /* in steps, since a signal makes the kernel undo a call */
-        step = n - done < 16 ? n - done : 16;
-        at = (off_t)((ctx->rank * ctx->hbm_pages + frame + done) << ST_PAGE_SHIFT);
-        rc = fallocate(ctx->fd, FALLOC_FL_KEEP_SIZE, at, (off_t)(step << ST_PAGE_SHIFT));
-        if (rc != 0 && errno == EINTR) {
-            step = 1;
-            rc = st_fallocate_quiet(ctx, (uint64_t)at, ST_PAGE_BYTES);
-        }
-        if (rc != 0) {
-            int err = errno;
-
-            st_frames_punch(ctx, frame, done + step);
-            errno = err;
-            return err == ENOSPC || err == ENOMEM || err == EDQUOT ? ST_ENOMEM : ST_ESYS;
-        }
-        done += step;
-    }
-    return ST_OK;
-}
-
-static inline int st_map_frames(struct st_ctx *ctx, uint64_t va, uint64_t frame, uint64_t n, int own)
-{
-    void *at = (void *)(uintptr_t)va;
-    uint64_t bytes = n << ST_PAGE_SHIFT;
-
-    if (ctx->shared_window && !own)
-        return ST_OK;
-    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, ctx->fd,
-             (off_t)(frame << ST_PAGE_SHIFT)) == MAP_FAILED)
-        return errno == ENOMEM ? ST_ENOMEM : ST_ESYS;
-    /* Only a saving of later faults: an old kernel says EINVAL, and faults. */
-    (void)madvise(at, bytes, own ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
-    return ST_OK;
-}
 
 static inline int st_unmap_range(struct st_ctx *ctx, uint64_t va, uint64_t n)
 {
@@ -184,7 +84,7 @@ static inline int st_pages_release(struct st_ctx *ctx, uint64_t at, uint64_t n)
 /* One contiguous run of frames under pages [at, at + *n). */
 static inline int st_pages_back(struct st_ctx *ctx, uint64_t at, uint64_t want, uint64_t *got)
 {
-    uint64_t *table = st_table(ctx, ctx->rank), frame, i;
+    uint64_t *table = st_table(ctx, ctx->rank), frame, va, i;
     int rc;
 
     frame = st_bits_find(ctx->frame_used, ctx->hbm_pages, 0, want, 1, got);
@@ -192,13 +92,18 @@ static inline int st_pages_back(struct st_ctx *ctx, uint64_t at, uint64_t want, 
         frame = st_bits_find(ctx->frame_used, ctx->hbm_pages, 0, want, 0, got);
     if (!*got)
         return ST_ENOMEM;
+    va = st_segment(ctx, ctx->rank) + (at << ST_PAGE_SHIFT);
+    st_frames_punch(ctx, frame, *got); /* what a late writer may have left in free frames must not show */
+    st_frames_huge(ctx, va, frame, *got);
     rc = st_frames_reserve(ctx, frame, *got);
-    if (rc != ST_OK)
-        return rc;
-    rc = st_map_frames(ctx, st_segment(ctx, ctx->rank) + (at << ST_PAGE_SHIFT),
-                       ctx->rank * ctx->hbm_pages + frame, *got, 1);
+    if (rc == ST_OK)
+        rc = st_map_frames(ctx, va, ctx->rank * ctx->hbm_pages + frame, *got, 1);
     if (rc != ST_OK) {
+        int err = errno;
+
+        st_unmap_range(ctx, va, *got);
         st_frames_punch(ctx, frame, *got);
+        errno = err;
         return rc;
     }
     st_bits_set(ctx->frame_used, frame, *got, 1);
