@@ -199,6 +199,8 @@ static inline void dies_close(struct dies *d)
     for (uint32_t i = 0; i < d->n; i++) {
         CHECK(pthread_mutex_destroy(&d->ctx[i].lock) == 0);
         munmap(d->ctx[i].shadow, d->ctx[i].private_bytes);
+        if (d->ctx[i].mark)
+            munmap((void *)(uintptr_t)d->ctx[i].mark, 4096);
     }
     munmap(d->ctx[0].control, d->ctx[0].control_bytes);
     close(d->fd);
