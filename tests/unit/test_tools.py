@@ -324,3 +324,34 @@ def test_ctest_sanitizers_are_on(tree, mode):
     plant(tree, "tests/c/t.c", text)
     status, output = run("ctest", "--root", tree, "--mode", mode)
     assert status == 1 and message in output, output
+
+
+RACE = """\
+/* tsan must report: {name} */
+#include <pthread.h>
+#include <stdint.h>
+static uint64_t x;
+static void *f(void *a) {{ x = 1; return a; }}
+int main(void)
+{{
+    pthread_t t;
+    pthread_create(&t, 0, f, 0);
+{broken}    pthread_join(t, 0);
+    return (int)x - 1;
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "name, broken, message",
+    [
+        ("st_x", "#ifdef ST_TEST_BREAK\n    x = 1;\n#endif\n", None),
+        ("st_x", "", "a lost memory order was not reported"),
+        ("st_gone", "", "no header has a function st_gone"),
+    ],
+    ids=["reported", "silent", "unknown"],
+)
+def test_ctest_wants_lost_orders_reported(tree, name, broken, message):
+    plant(tree, "tests/c/t.c", RACE.format(name=name, broken=broken))
+    status, output = run("ctest", "--root", tree, "--mode", "tsan")
+    assert (status == 1 and message in output) if message else status == 0, output
