@@ -1,5 +1,6 @@
 """A die is killed: every survivor gets PeerDead that names it, and goes on with the others."""
 
+import os
 import random
 import time
 
@@ -246,8 +247,10 @@ def test_point_to_point(nbytes, receive):
 
 def _ends(die, how):
     g = strata.world()
-    g.barrier()
+    h = g.split(0)  # never used before the death
     if die.rank == 1:
+        if how == "_exit":
+            os._exit(0)
         if how == "exit":
             raise SystemExit(0)
         strata.finalize()
@@ -255,13 +258,13 @@ def _ends(die, how):
         die.hear()
         return
     x = np.zeros(1 << 18)
-    for attempt in (lambda: g.all_reduce(x), lambda: g.recv(x, 1), g.barrier):
+    for attempt in (lambda: h.all_reduce(x), lambda: g.all_reduce(x), lambda: g.recv(x, 1), g.barrier):
         died(die.catch(attempt), [1])
     check_group(g.shrink(), [0, 2])
     die.say("done")
 
 
-@pytest.mark.parametrize("how", ["exit", "finalize"])
+@pytest.mark.parametrize("how", ["exit", "_exit", "finalize"])
 def test_one_that_leaves_is_as_one_that_died(how):
     with Job(_ends, 3, how) as job:
         job.all("done", [0, 2])

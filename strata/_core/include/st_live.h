@@ -98,6 +98,7 @@ static inline int st_die_process_alive(struct st_ctx *ctx, uint32_t die)
         st_start_time(d->pid) == d->start_time)
         return 1;
     st_store_release_32(&d->dead, 1); /* pairs with nothing: a sticky hint */
+    st_store_relaxed_32(&ctx->spread.cpus[die], 0); /* the dead take no CPU */
     return 0;
 }
 
