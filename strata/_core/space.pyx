@@ -17,7 +17,6 @@ from strata._core.abi cimport (
     st_header,
     st_is_die,
     st_log_head,
-    st_mailbox_fits,
     st_owner,
     st_segment,
     st_spread_leave,
