@@ -181,6 +181,7 @@ static inline struct dies *dies_open(uint32_t n, uint64_t hbm_pages, uint64_t sl
         *c = d->ctx[0]; /* one mapping for all */
         CHECK_IS(st_space_private(c), ST_OK);
         c->alive = dies_alive;
+        c->spread.me = i;
         c->wait = (struct st_wait_policy){.sleep_ns = sleep_ns, .poll_ns = 2000000};
         CHECK_IS(st_space_join(c, i), ST_OK);
     }

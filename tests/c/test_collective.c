@@ -165,8 +165,10 @@ static void test_rounds(uint32_t n, uint64_t sleep_ns, uint32_t pauses, uint64_t
     struct scene s;
     struct dies *d = scene_open(&s, n, sleep_ns);
 
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         d->ctx[i].wait.pauses = pauses;
+        d->ctx[i].wait.spread = n % 2 ? NULL : &d->ctx[i].spread;
+    }
     s.rounds = rounds;
     s.mismatches = 6;
     dies_run(d, play, &s);

@@ -36,7 +36,7 @@ static void test_layout(void)
 
     for (int i = 0; i < 8; i++)
         for (int k = 0; k < 4; k++) {
-            uint64_t n = dies[i], from[6], to[6];
+            uint64_t n = dies[i], from[7], to[7];
 
             CHECK_IS(st_space_layout(&h, dies[i], hbm[k], DIES_MAILBOX, 0), ST_OK);
             CHECK((h.seg_bytes & (h.seg_bytes - 1)) == 0 && h.seg_bytes >= 2 * hbm[k]);
@@ -48,7 +48,8 @@ static void test_layout(void)
             from[3] = h.world_off, to[3] = from[3] + st_group_bytes(n, DIES_MAILBOX);
             from[4] = h.tables_off, to[4] = from[4] + n * (h.seg_bytes / ST_PAGE_BYTES) * 8;
             from[5] = h.control_bytes - ST_HEADER_BYTES, to[5] = h.control_bytes;
-            for (int a = 0; a < 6; a++) {
+            from[6] = h.cpus_off, to[6] = from[6] + n * 4;
+            for (int a = 0; a < 7; a++) {
                 CHECK(from[a] % 4096 == 0 && to[a] > from[a] && to[a] <= h.control_bytes);
                 for (int b = 0; b < a; b++)
                     CHECK(to[b] <= from[a] || to[a] <= from[b]);
@@ -99,7 +100,7 @@ static void test_damage(void)
         FIELD(magic, 1), FIELD(version, 1), FIELD(header_bytes, 1), FIELD(object_bytes, 1),
         FIELD(control_offset, 1), FIELD(control_bytes, 1), FIELD(hbm_bytes, 1), FIELD(seg_bytes, 1),
         FIELD(token, 0), FIELD(dies_off, 1), FIELD(tables_off, 1), FIELD(logs_off, 1),
-        FIELD(rendezvous_off, 1), FIELD(world_off, 1), FIELD(mailbox_bytes, 1), FIELD(ndies, 1),
+        FIELD(rendezvous_off, 1), FIELD(world_off, 1), FIELD(cpus_off, 1), FIELD(mailbox_bytes, 1), FIELD(ndies, 1),
         FIELD(page_shift, 1), FIELD(candidates, 0), FIELD(wake_word, 0), FIELD(sleepers, 0),
     };
     struct st_header h;
