@@ -3,6 +3,7 @@
 import gc
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -225,7 +226,9 @@ def _dropped(die):
             g.barrier()
             before = strata.memory_stats()
     g.barrier()
-    assert g.pending() == 0
+    end = time.monotonic() + BOUND
+    while g.pending():  # the last send is with its receiver, and about to say that it is done
+        assert time.monotonic() < end
     after = strata.memory_stats()
     assert after["allocated_bytes"] <= before["allocated_bytes"] + (8 << 20), (before, after)
     # A group that nobody holds any more, with an operation on its way.
