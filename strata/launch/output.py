@@ -80,6 +80,7 @@ class Source:
         self.since = 0.0  # when the unfinished line began; 0: there is none
         self._fresh = True  # the next byte begins a line
         self._registered = False
+        self.before: Source | None = None  # of stderr: the same die's stdout
         self.open = True
 
     def begin(self, sink: Sink) -> None:
@@ -97,6 +98,8 @@ class Source:
 
     def read(self, _events: int = 0) -> None:
         """Takes what the pipe holds now, one piece of it."""
+        if not self.open:
+            return  # an event of the same round as the read that found the end
         try:
             data = os.read(self.fd, READ)
         except BlockingIOError:
@@ -106,6 +109,10 @@ class Source:
         if not data:
             self._finish()
             return
+        # What the die printed before this must be passed on before it, so that the
+        # end of its output is shown in the order in which it was written.
+        if self.before and self.before.open and self.before._registered:
+            self.before.read()
         self.last = time.monotonic()
         if self._log:
             self._log.write(data)
@@ -202,7 +209,9 @@ class Forwarder:
         self.out = Sink(1, selector, failed)
         # One sink if both are the same file, so that lines of the two do not mix either.
         self.err = self.out if _same_file(1, 2) else Sink(2, selector, failed)
+        stdouts = {source.rank: source for source in self.sources if source.stream == OUT}
         for source in self.sources:
+            source.before = stdouts.get(source.rank) if source.stream == ERR else None
             source.begin(self.out if source.stream == OUT else self.err)
 
     def due(self) -> float | None:
