@@ -289,8 +289,14 @@ def _join_other(me: Identity, options: config.Config, deadline: float) -> int:
     return fd
 
 
+# Never let go of: who closes any descriptor of a file loses all its locks on it, and by its
+# lock a die is known to be alive.
+_kept: list[space.Context] = []
+
+
 def _serve(listener: socket.socket, fd: int, clients: int, deadline: float) -> None:
     view = space.Context.attach(fd, config.get())
+    _kept.append(view)
     with listener:
         while time.monotonic() < deadline:
             if all(view.die_info(r)["state"] != "absent" for r in range(clients + 1)):
