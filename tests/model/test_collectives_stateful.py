@@ -214,10 +214,12 @@ class Collectives(RuleBasedStateMachine):
             assert found[ranks[m]] == (None if color is None else expected[color])
         return multiple(*names.values())
 
-    @rule(name=consumes(groups))
+    @rule(target=groups, name=consumes(groups))
     def drop(self, name):
-        if name:  # the world stays
-            self.do(drop, name)
+        if not name:  # the world stays
+            return 0
+        self.do(drop, name)
+        return multiple()
 
     @rule(name=groups, pick=st.data())
     def operate(self, name, pick):
