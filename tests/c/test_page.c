@@ -45,6 +45,7 @@ static void *test_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_
 #define fallocate test_fallocate
 #define mmap test_mmap
 #include "dies.h"
+#include "forks.h"
 
 enum { HBM = 24 }; /* pages */
 #define PAGE ST_PAGE_BYTES
@@ -217,29 +218,9 @@ static void test_failing_calls(void)
     dies_close(d);
 }
 
-/* Does the kernel wipe pages in children, if it says so?  An emulator may not. */
-static int wipes(void)
-{
-    uint32_t *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    int status;
-    pid_t child;
-
-    CHECK(page != MAP_FAILED);
-    *page = 1;
-    if (madvise(page, 4096, MADV_WIPEONFORK) != 0)
-        return 1;
-    fflush(stdout);
-    child = fork();
-    if (!child)
-        _exit(*page == 0);
-    CHECK(waitpid(child, &status, 0) == child);
-    munmap(page, 4096);
-    return WEXITSTATUS(status);
-}
-
 static void test_forked_child(void)
 {
-    if (!wipes()) {
+    if (!forks_wipe()) {
         printf("test_page: MADV_WIPEONFORK does nothing here (an emulator): forks were not tested\n");
         return;
     }
@@ -318,7 +299,7 @@ static void test_log(uint64_t seed)
     struct st_ctx *owner = &d->ctx[2];
     uint64_t run[HBM], length[HBM], n = 0, rescans = 0, lapped[2] = {0, 0}, last[2] = {0, 0};
 
-    for (int step = 0; step < 600; step++) {
+    for (int step = 0; step < 400; step++) {
         uint64_t want = 1 + next(&seed) % 3, k;
 
         if (n && (next(&seed) & 1)) {
@@ -764,7 +745,7 @@ int main(int argc, char **argv)
     d = dies_open(4, HBM, 1000000);
     dies_run(d, race_log, &over);
     dies_close(d);
-    test_processes(24 / DIES_SLOW);
+    test_processes(16 / DIES_SLOW);
     printf("test_page: ok\n");
     return 0;
 }
