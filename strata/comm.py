@@ -37,6 +37,14 @@ class Group(Collectives):
     ``ranks``  world ranks of the members, in the group's order
     ``name``   "world", or how the group was made; the same on all members
 
+    All operations take ``timeout`` (seconds to wait for the members; None: option timeout,
+    inf: for ever) and ``async_op=True`` (returns a Work at once; its wait() returns what the
+    call would); ``algorithm`` and ``path`` choose how, None leaves it to the library.  Any
+    numpy array is accepted; those outside the fabric, and strided ones, are staged when they
+    are too large for a mailbox.  They raise CollectiveMismatch on all members that did not
+    ask for the same (the group stays usable), PeerDead, CollectiveTimeout and GroupBroken;
+    TypeError and ValueError on the member whose arguments are wrong, before anything begins.
+
     All state is the group's own, so groups may overlap and be used in any order, as
     long as the members of each group call its operations in one order.  A member
     that waits in one thread does not hinder operations of other groups in other threads.

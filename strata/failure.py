@@ -128,8 +128,8 @@ def raise_transfer(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
     if status == DEAD:
         raise errors.PeerDead(f"rank {peer} died (or left the job); {operation} {way}, {tag}", **context)
     if status == TIMEOUT:
-        what = "nothing came" if receive else "nobody received; the message is withdrawn"
-        raise errors.CollectiveTimeout(f"{operation} {way}, {tag}: {what} in time", **context)
+        what = "nothing came in time" if receive else "nobody received it in time; the message is withdrawn"
+        raise errors.CollectiveTimeout(f"{operation} {way}, {tag}: {what}", **context)
     if status == BROKEN or group.broken:
         raise errors.GroupBroken(
             f"{operation} {way}, {tag}: a collective of the group has failed; shrink() gives a working group", **context

@@ -8,8 +8,9 @@ from typing import Any
 from strata import bootstrap, comm
 from strata._core import array as codes
 from strata._core import front
+from strata.errors import InvalidArgument
 from strata.fabric import arrays
-from strata.plan import Spec, build
+from strata.plan import OPERATIONS, Spec, build
 
 __all__ = ["Explanation", "explain", "finalize", "init", "initialized", "stats"]
 
@@ -81,6 +82,10 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
     """
     import numpy as np
 
+    if operation not in OPERATIONS:
+        raise InvalidArgument(f"unknown operation {operation!r}; there are {', '.join(OPERATIONS)}")
+    if nbytes < 0:
+        raise InvalidArgument(f"nbytes={nbytes}: 0 or more is expected")
     kind = np.dtype(dtype)
     n = bootstrap.context().ndies if ranks is None else int(ranks)
     if kind.itemsize == 0 or nbytes % kind.itemsize:

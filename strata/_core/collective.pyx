@@ -99,6 +99,7 @@ cdef class Collectives(Front):
         ``src``, ``out``: one shape and dtype on all members; ``out`` None: in place.  ``op``: sum
         prod min max avg band bor bxor.  Operands are taken in the order of the members, small
         floats accumulate in float32, so that all members get the same bits.  Returns ``out``.
+        Options and errors of all operations: see ``help(strata.Group)``.
         """
         cdef Shape s
         cdef Array a, b

@@ -33,9 +33,20 @@ cdef class Transfers(CoreGroup):
     """send and recv.  Documented in Group (comm.py)."""
 
     def send(self, x, dst, tag=0, *, timeout=None, async_op=False):
+        """Sends ``x`` (any array) to member ``dst``, who receives it under the same ``tag`` (an int).
+
+        Up to 4 KiB it returns at once; a larger one when the receiver has it.  PeerDead,
+        CollectiveTimeout (the message is withdrawn), CollectiveMismatch if the receiver asked
+        for another count or dtype.  ``async_op=True``: returns a Work.
+        """
         return self.start(False, x, dst, tag, timeout, async_op)
 
     def recv(self, out, src, tag=0, *, timeout=None, async_op=False):
+        """Receives into ``out`` the oldest message of member ``src`` under ``tag``; returns ``out``.
+
+        ``out`` has the sender's count and dtype, or CollectiveMismatch is raised (the message is
+        gone then).  PeerDead, CollectiveTimeout.  ``async_op=True``: returns a Work.
+        """
         return self.start(True, out, src, tag, timeout, async_op)
 
     cdef object start(self, bint receive, object array, object peer, object tag, object timeout,
