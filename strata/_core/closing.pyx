@@ -55,6 +55,7 @@ cdef class Late:
 
 
 _kept = []
+_busy = set()
 
 
 def leave(size_t group, context, memory, channels):
@@ -77,8 +78,22 @@ def quarantine(group, size_t g, uint64_t number, bytes mask, arrays):
     _kept.append(late)
 
 
+def hold(group):
+    """Keeps a group that has asynchronous operations in progress, whoever else does: without it
+    they would end with the group, and break it for its other members."""
+    _busy.add(group)
+
+
+def release(group):
+    """Undoes hold()."""
+    _busy.discard(group)
+
+
 def sweep():
     """Frees what nobody can use any more."""
+    for group in tuple(_busy):
+        if not group.pending():
+            _busy.discard(group)
     _kept[:] = [kept for kept in _kept if not kept.over()]
 
 

@@ -332,10 +332,13 @@ cdef class CoreGroup:
             if not oldest.done():
                 self._works[oldest] = None
         self._works[work] = None
+        closing.hold(self)
         return 0
 
     cdef int forget(self, object work) except -1:
         self._works.pop(work, None)
+        if not self._works:
+            closing.release(self)
         return 0
 
     def pending(self):

@@ -93,7 +93,7 @@ cdef class Work:
             self.result = None
         self.finished = True
         self.keep = self.copyback = None
-        self.group._works.pop(self, None)
+        self.group.forget(self)
         return 0
 
     def __repr__(self):

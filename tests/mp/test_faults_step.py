@@ -11,6 +11,7 @@ from faultlib import BOUND, Job, check_group
 
 import strata
 from strata import errors
+from strata._core import closing
 
 # ---- mismatch -----------------------------------------------------------------------------------
 
@@ -239,6 +240,23 @@ def _dropped(die):
     gc.collect()
     work.wait()
     assert (total == g.size * (g.size - 1) // 2).all()
+    # Neither the group nor the Work: the operation goes on, and then both go.
+    del work
+    gc.collect()
+    total[:] = -1
+    h = g.split(0)
+    if die.rank == 0:
+        time.sleep(0.3)  # the others' is on its way for a while
+    h.all_reduce(x, total, async_op=True)
+    del h
+    gc.collect()
+    end = time.monotonic() + BOUND
+    while not (total == g.size * (g.size - 1) // 2).all():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    g.barrier()
+    closing.sweep()
+    gc.collect()
     check_group(g, range(g.size))
 
 
