@@ -442,7 +442,14 @@ static void cancelling(struct die *die)
             int rc;
 
             fill(buf, LARGE, i);
-            rc = st_p2p_run(g, &t, 1 + next(&die->seed) % (1024ull << next(&die->seed) % 12));
+            if (next(&die->seed) % 4) {
+                rc = st_p2p_run(g, &t, 1 + next(&die->seed) % (1024ull << next(&die->seed) % 12));
+            } else { /* without waiting in between, on one CPU too */
+                rc = st_p2p_progress(g, &t);
+                for (uint64_t spin = next(&die->seed) % 500; rc == ST_AGAIN && spin--;)
+                    st_pause();
+                rc = rc == ST_AGAIN ? st_send_cancel(g, &t, ST_ETIMEOUT) : rc;
+            }
             CHECK(rc == ST_OK || rc == ST_ETIMEOUT);
             if (rc == ST_OK)
                 s->sent[s->nsent++] = i;
