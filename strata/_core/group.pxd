@@ -149,6 +149,7 @@ cdef class CoreGroup:
     cdef object __weakref__
     cdef dict _works
 
+    cdef int stop(self) except -1
     cdef int check_here(self) except -1
     cdef st_plan *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept
     cdef object run(self, st_request *r, object src, object out)

@@ -7,6 +7,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
+import sys
+
 import numpy as np
 
 from strata._core.abi cimport (
@@ -26,6 +28,8 @@ from strata import errors
 from strata._core import closing
 
 cnp.import_array()
+
+cdef object is_finalizing = sys.is_finalizing  # outlives the module's own dict
 
 
 cdef extern from *:
@@ -197,10 +201,10 @@ cdef class CoreGroup:
         return memory.alloc_array(self.context, (nbytes,), np.dtype(np.uint8), True)
 
     def __del__(self):
-        if not self.formed or not self.context.here:
+        if not self.formed or not st_is_die(&self.context.ctx):
             return
-        self.close()
-        if self.g.va:
+        self.stop()
+        if self.g.va and not is_finalizing():  # later than that modules are half gone, and memory goes anyway
             closing.leave(<size_t>&self.g, self.context, self._memory, self._channels)
             self.g.bases = NULL
             self.g.p2p = NULL
@@ -215,11 +219,16 @@ cdef class CoreGroup:
     def close(self):
         """Stops the group's threads.  Operations in progress end with GroupBroken, later ones
         with NotInJob."""
+        self.stop()
+        self.pending()  # lets go of those that have ended now, that is, of all
+
+    cdef int stop(self) except -1:
         self.bound = False
         if self.formed:
             with nogil:
                 st_worker_stop(&self.collectives)
                 st_worker_stop(&self.transfers)
+        return 0
 
     def reopen(self):
         """After close(): the group can be used again."""
