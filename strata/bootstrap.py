@@ -29,7 +29,6 @@ from strata._core import space
 
 __all__ = ["Job", "context", "create_job", "finalize", "forget", "identify", "init"]
 
-MIN_SHM = 1 << 20
 _REQUEST = b"strata ub 1\n"
 
 

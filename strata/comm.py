@@ -13,10 +13,11 @@ import numpy as np
 from strata import bootstrap, errors, failure, staging
 from strata._core import array as codes
 from strata._core.collective import Collectives
-from strata._core.front import OPERATIONS, REDOPS
+from strata._core.front import OPERATIONS
 from strata._core.group import PlanHandle
 from strata._core.memory import alloc_array
 from strata._core.space import Context
+from strata.dtypes import OP_CODES, OPS
 from strata.plan.build import PlanCache
 from strata.plan.operations import sizes
 from strata.plan.select import choose
@@ -25,7 +26,6 @@ from strata.plan.spec import Spec
 __all__ = ["Group", "world"]
 
 _OP = {name: code for code, name in enumerate(OPERATIONS)}
-_REDOP_NAMES = {code: name for name, code in REDOPS.items()}
 _HEADER = 48  # int64 words of scatter's header
 
 
@@ -282,8 +282,8 @@ class Group(Collectives):
     def _check(self, op: str, algorithm: str | None, path: str | None, src: Any = None, redop: str = "") -> None:
         """Refuses what cannot be: before anything is started, on this die."""
         choose(Spec(op, nranks=self.size), algorithm, path)
-        if src is not None and not codes.reducible(src.dtype, REDOPS[redop]):
-            good = [name for name, code in REDOPS.items() if codes.reducible(src.dtype, code)]
+        if src is not None and not codes.reducible(src.dtype, OP_CODES[redop]):
+            good = [name for name, code in OP_CODES.items() if codes.reducible(src.dtype, code)]
             can = f"it takes {', '.join(good)}" if good else "this dtype can only be moved"
             raise errors.UnsupportedType(f"{op}: op={redop!r} of {src.dtype} is not defined; {can}", operation=op)
 
@@ -296,7 +296,7 @@ class Group(Collectives):
     def _stage(self, op: int, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any, result: Any,
                timeout: Any, async_op: bool, redop: int, root: int) -> Any:  # fmt: skip
         return staging.run(self, OPERATIONS[op], stage_src, stage_out, mailbox, src, out, result, timeout, async_op,
-                           _REDOP_NAMES.get(redop), root)  # fmt: skip
+                           OPS[redop] if redop else None, root)  # fmt: skip
 
     def _temporary(self, a: np.ndarray, empty: bool) -> np.ndarray:
         return np.empty(a.shape, a.dtype) if empty else staging.fabric_copy(self, a)

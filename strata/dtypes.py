@@ -8,14 +8,25 @@ ml_dtypes is not imported to recognise one of its arrays, only to make one.
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import numpy as np
 
 from strata.errors import InvalidArgument, UnsupportedType
 
-__all__ = ["DTYPES", "OPS", "RAW", "allowed_ops", "code_of", "dtype_of", "op_code", "reduction", "supported"]
+__all__ = [
+    "DTYPES",
+    "EXTENDED",
+    "OPS",
+    "OP_CODES",
+    "RAW",
+    "allowed_ops",
+    "code_of",
+    "dtype_of",
+    "op_code",
+    "reduction",
+    "supported",
+]
 
 RAW = 0
 
@@ -44,9 +55,10 @@ DTYPES: tuple[tuple[str, str, int], ...] = (
 # Code -> operator.
 OPS: tuple[str, ...] = ("none", "sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 
-_OP_CODE = {name: code for code, name in enumerate(OPS) if code}
-_EXTENDED = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
+OP_CODES = {name: code for code, name in enumerate(OPS) if code}
 _CODE = {name: code for code, (_, name, _) in enumerate(DTYPES) if code}
+# ml_dtypes' names -> code.
+EXTENDED = {name: _CODE[name] for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
 
 _REAL = frozenset({"sum", "prod", "min", "max", "avg"})
 _BITS = frozenset({"band", "bor", "bxor"})
@@ -81,7 +93,7 @@ def code_of(dtype: Any) -> int:
     if not dtype.isnative or dtype.fields is not None or dtype.subdtype is not None:
         return RAW
     name = dtype.name
-    if (name in _EXTENDED) != (dtype.type.__module__ == "ml_dtypes"):
+    if (name in EXTENDED) != (dtype.type.__module__ == "ml_dtypes"):
         return RAW
     return _CODE.get(name, RAW)
 
@@ -91,7 +103,7 @@ def dtype_of(code: int) -> np.dtype[Any]:
     if not 0 <= code < len(DTYPES):
         raise InvalidArgument(f"dtype code {code}: there are 0 to {len(DTYPES) - 1}")
     name = DTYPES[code][1]
-    if name in _EXTENDED:
+    if name in EXTENDED:
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, name))
@@ -100,11 +112,13 @@ def dtype_of(code: int) -> np.dtype[Any]:
 
 def op_code(op: str) -> int:
     """Code of an operator's name.  InvalidArgument (a ValueError) for an unknown one."""
-    code = _OP_CODE.get(op) if isinstance(op, str) else None
+    code = OP_CODES.get(op) if isinstance(op, str) else None
     if code is None:
-        near = difflib.get_close_matches(op, _OP_CODE, 1) if isinstance(op, str) else []
+        import difflib  # here, since a die that starts well does not need it
+
+        near = difflib.get_close_matches(op, OP_CODES, 1) if isinstance(op, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InvalidArgument(f"op={op!r} is no reduction: allowed are {', '.join(_OP_CODE)}{hint}")
+        raise InvalidArgument(f"op={op!r} is no reduction: allowed are {', '.join(OP_CODES)}{hint}")
     return code
 
 
@@ -115,7 +129,7 @@ def supported(dtype: int, op: int) -> bool:
 
 def allowed_ops(dtype: int) -> tuple[str, ...]:
     """Names of the operators of a dtype code, in the order of their codes."""
-    return tuple(name for name in _OP_CODE if name in _ALLOWED[dtype])
+    return tuple(name for name in OP_CODES if name in _ALLOWED[dtype])
 
 
 def reduction(dtype: Any, op: str) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 from strata import errors
 from strata._core import array, front
+from strata.dtypes import OPS
 
 __all__ = ["describe", "raise_collective", "raise_transfer"]
 
@@ -14,7 +15,6 @@ DEAD, TIMEOUT, MISMATCH, BROKEN = (_STATUS[f"ST_E{n}"] for n in ("DEAD", "TIMEOU
 SYSTEM, INTERRUPTED = _STATUS["ST_ESYS"], _STATUS["ST_EINTR"]
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_REDOPS = {code: name for name, code in front.REDOPS.items()}
 _PHASES = ("before it arrived", "during the operation", "before it had finished its part")
 
 
@@ -33,7 +33,7 @@ def describe(desc: int, count: int) -> str:
     redop, dtype, root = desc >> 8 & 0xFF, desc >> 16 & 0xFFFF, desc >> 32 & 0xFFFF
     words = [name]
     if redop:
-        words.append(_REDOPS.get(redop, f"op {redop}"))
+        words.append(OPS[redop] if redop < len(OPS) else f"op {redop}")
     words.append(f"of {count} {array.dtype_name(dtype)}")
     if name in _ROOTED:
         words.append(f"with root {root}")

@@ -8,6 +8,7 @@ from typing import Any
 from strata import bootstrap, comm
 from strata._core import array as codes
 from strata._core import front
+from strata.dtypes import OP_CODES
 from strata.errors import InvalidArgument
 from strata.fabric import arrays
 from strata.plan import OPERATIONS, Spec, build
@@ -97,7 +98,7 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
     reduces = operation in ("all_reduce", "reduce", "reduce_scatter")
     spec = Spec(
         operation, nbytes // kind.itemsize // (n if parts else 1), kind.itemsize,
-        codes.dtype_code(kind) if reduces else 0, comm.REDOPS[op] if reduces else 0, 0, n,
+        codes.dtype_code(kind) if reduces else 0, OP_CODES[op] if reduces else 0, 0, n,
         "mailbox" if mailbox else "zero_copy",
     )  # fmt: skip
     plan = build(spec, 0, algorithm=algorithm, path=path)

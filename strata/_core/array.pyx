@@ -3,6 +3,8 @@
 cimport numpy as cnp
 from libc.stdint cimport uint32_t
 
+from strata import dtypes
+
 cnp.import_array()
 
 
@@ -22,8 +24,7 @@ cdef uint32_t extended_code(object dtype) except? 0:
     if code is None:
         if dtype.hasobject:
             raise TypeError(f"dtype {dtype}: arrays that hold Python objects cannot be shared between dies")
-        known = {"bfloat16": 11, "float8_e4m3fn": 16, "float8_e5m2": 17} if dtype.isnative else {}
-        code = known.get(dtype.name)
+        code = dtypes.EXTENDED.get(dtype.name) if dtype.isnative else None
         if code is None:
             import zlib
             text = f"{dtype.descr if dtype.names else dtype.str}:{dtype.itemsize}:{dtype.name}"
@@ -76,5 +77,4 @@ def dtype_name(uint32_t code):
     return DTYPES[code] if code < len(DTYPES) else f"dtype {code}"
 
 
-DTYPES = ("bytes", "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
-          "bfloat16", "float32", "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2")
+DTYPES = ("bytes", *[name for _, name, _ in dtypes.DTYPES[1:]])

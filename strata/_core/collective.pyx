@@ -19,7 +19,7 @@ from strata._core.front cimport (
     Shape,
 )
 
-from strata._core.front import REDOPS
+from strata.dtypes import OP_CODES
 
 cnp.import_array()
 
@@ -54,9 +54,9 @@ cdef bint fits(object part, object whole, uint32_t n) except -1:
 
 
 cdef int redop_code(object op) except -1:
-    code = REDOPS.get(op)
+    code = OP_CODES.get(op)
     if code is None:
-        raise ValueError(f"op={op!r}: one of {', '.join(REDOPS)} is expected")
+        raise ValueError(f"op={op!r}: one of {', '.join(OP_CODES)} is expected")
     return code
 
 

@@ -7,7 +7,6 @@ from strata._core.group import PlanHandle
 from strata._core.transfer import Transfers
 
 OPERATIONS: tuple[str, ...]
-REDOPS: dict[str, int]
 
 def mailbox_fits(operation: str, nbytes: int, n: int, mailbox_bytes: int) -> bool: ...
 

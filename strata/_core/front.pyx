@@ -31,7 +31,6 @@ cnp.import_array()
 # In the order of the codes above.
 OPERATIONS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v",
               "broadcast", "reduce", "gather", "scatter", "send", "nothing (it failed)")
-REDOPS = {"sum": 1, "prod": 2, "min": 3, "max": 4, "avg": 5, "band": 6, "bor": 7, "bxor": 8}
 
 
 cdef inline bint mail_fits(uint32_t op, uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes) noexcept:

@@ -22,7 +22,7 @@ from strata._core.abi cimport (
     st_is_die,
 )
 from strata._core.kernels cimport reduce_fn
-from strata._core.space cimport Context, deadline_of
+from strata._core.space cimport Context, deadline_of, st_raise_pending
 
 from strata import errors
 from strata._core import closing
@@ -30,13 +30,6 @@ from strata._core import closing
 cnp.import_array()
 
 cdef object is_finalizing = sys.is_finalizing  # outlives the module's own dict
-
-
-cdef extern from *:
-    """
-    static int st_raise_pending(void) { return PyErr_Occurred() ? -1 : 0; }
-    """
-    int st_raise_pending() except -1
 
 
 cdef extern from "st_abi.h" nogil:

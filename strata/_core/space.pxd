@@ -3,6 +3,14 @@ from libc.stdint cimport uint64_t
 from strata._core.abi cimport st_ctx
 
 
+cdef extern from *:
+    """
+    /* Raises the exception that a signal handler left pending, if any. */
+    static inline int st_raise_pending(void) { return PyErr_Occurred() ? -1 : 0; }
+    """
+    int st_raise_pending() except -1
+
+
 cdef class Context:
     cdef st_ctx ctx
     cdef object __weakref__

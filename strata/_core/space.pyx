@@ -28,12 +28,7 @@ from strata._core.cpus import usable_cpus
 
 
 cdef extern from *:
-    """
-    /* Raises the exception that a signal handler left pending, if any. */
-    static int st_raise_pending(void) { return PyErr_Occurred() ? -1 : 0; }
-    """
     int PyErr_CheckSignals() noexcept
-    int st_raise_pending() except -1
 
 
 cdef extern from "st_space.h" nogil:

@@ -7,16 +7,9 @@ import numpy as np
 
 from strata._core.abi cimport ST_EINTR, ST_ETIMEOUT, ST_OK
 from strata._core.group cimport st_item_done, st_item_wait
-from strata._core.space cimport timeout_to_ns
+from strata._core.space cimport st_raise_pending, timeout_to_ns
 
 from strata import errors
-
-
-cdef extern from *:
-    """
-    static int st_raise_pending(void) { return PyErr_Occurred() ? -1 : 0; }
-    """
-    int st_raise_pending() except -1
 
 
 cdef class Work:

@@ -7,6 +7,8 @@ and a change of layout raises ``PLAN_VERSION``.
 
 import numpy as np
 
+from strata.dtypes import DTYPES, OPS
+
 PLAN_VERSION = 1
 
 # Buffers of a member
@@ -27,12 +29,9 @@ TIER_NAMES = ("local", "sio", "l1", "l2")
 NTIERS = 4
 
 # Element types and operators (st_types.h); the index is the code
-DTYPE_NAMES = (
-    "raw", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64",
-    "f16", "bf16", "f32", "f64", "c64", "c128", "f8e4m3fn", "f8e5m2",
-)  # fmt: skip
-DTYPE_BYTES = (0, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16, 1, 1)
-OP_NAMES = ("none", "sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
+DTYPE_NAMES = tuple(name for name, _, _ in DTYPES)
+DTYPE_BYTES = (0, *(size for _, _, size in DTYPES[1:]))  # raw bytes are no elements
+OP_NAMES = OPS
 
 NONE = -1  # of wait_peer, wait_flag, post_flag
 
