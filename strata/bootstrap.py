@@ -306,11 +306,6 @@ def _serve(listener: socket.socket, fd: int, clients: int, deadline: float) -> N
 
 def _refuse(options: config.Config) -> None:
     """Options whose value means something that is not there yet: better no job than another one."""
-    if options.registration == "pool":
-        raise errors.ConfigError(
-            "STRATA_REGISTRATION=pool is not available yet; just_in_time is what happens, also under "
-            "on_allocation: peers map memory at first use or at a barrier"
-        )
     if options.intercept:
         raise errors.ConfigError("STRATA_INTERCEPT=1 is not available yet; use strata.empty() and its like")
 

@@ -128,6 +128,7 @@ class Config:
     hbm_bytes: int = _option(64 * GIB, _size(FRAME, 1 << 44, FRAME), "HBM of a die, sparse: address space, reserved only as arrays are made.", env="STRATA_HBM")
     timeout: float = _option(300.0, _number(0.0, "seconds"), "Seconds that an operation waits for its peers before CollectiveTimeout.")
     registration: str = _option("on_allocation", _choice("on_allocation", "just_in_time", "pool"), "When peers map a die's memory: as it is allocated, at first use, or one pool at start-up.")
+    quarantine: float = _option(10.0, _number(0.001, "seconds"), "Seconds that freed memory is kept for a peer that does not answer (a stopped process) before it is used again.")
     window_base: int = _option(0, _integer(0, (1 << 57) - 1), "First address of the VA window; 0: the dies agree on a free one.")
     mailbox_bytes: int = _option(8 * KIB, _size(0, MIB), "Largest payload of a die that travels in a mailbox instead of by a plan.")
     spin: int = _option(AUTO, _integer(0, 1 << 30, auto=True), "Pauses of a waiter before it yields the CPU; auto: some only if each die has a CPU.")

@@ -213,6 +213,8 @@ STATUS: tuple[Status, ...] = (
     Status("ST_ECORRUPT", CorruptSpace, "a value read from shared memory is out of bounds"),
     Status("ST_EUNSUPPORTED", UnsupportedType),
     Status("ST_AGAIN", None),
+    Status("ST_EMAPS", RegistrationError, "the kernel refuses this process another memory mapping: "
+           "raise vm.max_map_count (sysctl) or `ulimit -v`, or allocate in larger pieces"),
 )
 
 

@@ -52,8 +52,15 @@ def stats() -> dict[str, Any]:
     ``staged_bytes``       copied between users' arrays and fabric memory, since the arrays were
                            not fabric arrays or were strided; 0 is the aim
     ``shadow_maps``        pages of peers that were mapped here, in ``shadow_map_calls`` calls
-    ``log_records``        records this die appended to its metadata log
-    ``registration_lag``   records of peers' logs that are not mapped here yet
+    ``log_records``        records (of pages mapped or given back) this die appended to its metadata log
+    ``registration_lag``, ``lag_max``  records of peers' logs that are not mapped here yet: now, and at most
+    ``registration_us``    microseconds from a peer's record to its pages mapped here: (median, 99 %), or None
+    ``registrar_wakes``, ``registrar_errors``  times the registrar thread was rung, and could not map
+    ``late_maps``, ``late_map_ns``     times an operation found pages that were not mapped yet (phase 2), and
+                           nanoseconds that it then waited
+    ``rescans``            times this die read a page table since it had fallen behind a whole log
+    ``quarantined_bytes``  memory given back that a peer may still have mapped; ``reclaimed`` counts pages
+                           that came out, ``reclaimed_unread`` those of them whose reader did not answer
     ``waits``              waits that were not over at the first look
     ``moves``              times this die left a CPU that it shared for an emptier one
     ``sends``, ``recvs``   point-to-point operations
@@ -62,6 +69,8 @@ def stats() -> dict[str, Any]:
     context = bootstrap.context()
     counters: dict[str, Any] = context.counters()
     counters["registration_lag"] = context.lag()
+    p50, p99 = context.latency_ns(0.5), context.latency_ns(0.99)
+    counters["registration_us"] = None if p50 is None or p99 is None else (p50 / 1e3, p99 / 1e3)
     counters["memory"] = arrays.memory_stats()
     return counters
 

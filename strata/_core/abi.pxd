@@ -25,6 +25,7 @@ cdef extern from "st_status.h" nogil:
         ST_ECORRUPT
         ST_EUNSUPPORTED
         ST_AGAIN
+        ST_EMAPS
 
 
 cdef extern from "st_abi.h" nogil:
@@ -90,9 +91,25 @@ cdef extern from "st_ctx.h" nogil:
         uint64_t shadow_map_calls
         uint64_t shadow_unmaps
         uint64_t rescans
+        uint64_t registrar_wakes
+        uint64_t registrar_errors
+        uint64_t lag_max
+        uint64_t late_maps
+        uint64_t late_map_ns
+        uint64_t reclaimed
+        uint64_t reclaimed_unread
         uint64_t waits
         uint64_t sends
         uint64_t recvs
+
+    struct st_position:
+        uint64_t cursor
+
+    struct st_follow:
+        st_position at[2]
+        uint64_t passed
+
+    uint32_t ST_LATENCIES
 
     struct st_ctx:
         int fd
@@ -105,7 +122,11 @@ cdef extern from "st_ctx.h" nogil:
         uint64_t hbm_pages
         uint64_t frames_left
         uint32_t huge
-        uint64_t *log_cursor
+        uint64_t quarantined_frames
+        uint64_t quarantine_ns
+        uint32_t lazy
+        st_follow *follow
+        uint32_t *latencies
         uint64_t control_bytes
         st_header *header
         st_reduce_fn *reduce
@@ -120,13 +141,16 @@ cdef extern from "st_ctx.h" nogil:
 
 cdef extern from "st_page.h" nogil:
     int st_pages_map(st_ctx *ctx, uint64_t npages, uint64_t *va)
+    int st_pages_map_at(st_ctx *ctx, uint64_t va, uint64_t npages)
     int st_pages_unmap(st_ctx *ctx, uint64_t va, uint64_t npages)
 
 
-cdef extern from "st_shadow.h" nogil:
-    int st_ensure_mapped(st_ctx *ctx, uint64_t va, uint64_t bytes)
+cdef extern from "st_ready.h" nogil:
+    int st_ensure_mapped(st_ctx *ctx, uint64_t va, uint64_t bytes, int writes)
+    int st_is_ready(st_ctx *ctx, uint64_t va, uint64_t bytes)
     uint64_t st_log_head(const st_ctx *ctx, uint32_t die)
-    int st_shadow_follow(st_ctx *ctx, uint32_t die, uint64_t head)
+    int st_shadow_follow(st_ctx *ctx, uint32_t die, uint64_t head, int maps)
+    uint64_t st_latency_of(uint32_t k)
 
 
 cdef extern from "st_group_layout.h" nogil:

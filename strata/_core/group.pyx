@@ -173,7 +173,7 @@ cdef class CoreGroup:
             with nogil:
                 rc = st_rendezvous_find(self.g.ctx, leader, id, ns, &va, &got)
                 if rc == ST_OK:
-                    rc = st_ensure_mapped(self.g.ctx, va, nbytes)
+                    rc = st_ensure_mapped(self.g.ctx, va, nbytes, 1)
                 if rc == ST_OK and got != nbytes:
                     rc = ST_ECORRUPT
         if rc == ST_EINTR:

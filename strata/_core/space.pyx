@@ -14,8 +14,12 @@ from strata._core.abi cimport (
     ST_OK,
     ST_PAGE_BYTES,
     st_ctx,
+    ST_LATENCIES,
+    st_ensure_mapped,
     st_header,
     st_is_die,
+    st_is_ready,
+    st_latency_of,
     st_log_head,
     st_owner,
     st_segment,
@@ -47,6 +51,15 @@ cdef extern from "st_join.h" nogil:
     int st_space_return(st_ctx *ctx)
     void st_space_mark_dead(st_ctx *ctx, uint32_t die)
     void st_space_die(const st_ctx *ctx, uint32_t die, uint64_t *values)
+
+
+cdef extern from "st_wait.h" nogil:
+    uint64_t st_now_ns()
+
+
+cdef extern from "st_registrar.h" nogil:
+    int st_registrar_begin(st_ctx *ctx)
+    void st_registrar_end(st_ctx *ctx)
 
 
 cdef extern from "st_live.h" nogil:
@@ -201,6 +214,14 @@ cdef class Context:
             )
         if rc != ST_OK:
             raise errors.from_status(rc, "init failed", errno=errno)
+        self.ctx.lazy = self.config.registration == "just_in_time"
+        self.ctx.quarantine_ns = <uint64_t>(self.config.quarantine * 1e9)
+        self._register()
+
+    def _register(self):
+        """Starts the thread that follows the peers' metadata logs."""
+        if self.ctx.ndies > 1 and st_registrar_begin(&self.ctx) != ST_OK:
+            raise errors.from_status(ST_ESYS, "no thread for the registrar; raise `ulimit -u`", errno=errno)
 
     def spin_budget(self):
         """Pauses before a waiter yields: some only if every die has a CPU of its own."""
@@ -210,12 +231,15 @@ cdef class Context:
 
     def leave(self):
         """Leaves the job on purpose; mappings stay.  Peers that wait for this die get PeerDead."""
+        with nogil:
+            st_registrar_end(&self.ctx)
         st_space_leave(&self.ctx)
         st_spread_leave(&self.ctx.spread)
 
     def rejoin(self):
         """Undoes leave() in the same process."""
         st_space_return(&self.ctx)
+        self._register()
 
     def mark_dead(self, uint32_t die):
         """What a launcher says of a process that ended before it joined."""
@@ -248,23 +272,71 @@ cdef class Context:
         if die >= self.ctx.ndies:
             raise errors.InvalidArgument(f"die {die} of {self.ctx.ndies}")
         with nogil:
-            rc = st_shadow_follow(&self.ctx, die, st_log_head(&self.ctx, die))
+            rc = st_shadow_follow(&self.ctx, die, st_log_head(&self.ctx, die), 1)
         if rc != ST_OK:
             raise errors.from_status(rc, f"cannot map the pages of die {die}", errno=errno, ranks=(die,))
+
+    def ensure(self, uint64_t va, uint64_t nbytes, bint writes=False):
+        """Phase 2 of registration: maps what of the range is not mapped here yet.
+
+        RegistrationError if it is not, or no longer, allocated.
+        """
+        cdef int rc
+        with nogil:
+            rc = st_ensure_mapped(&self.ctx, va, nbytes, writes)
+        if rc != ST_OK:
+            raise errors.from_status(rc, f"{nbytes} bytes at {va:#x} are not fabric memory that may be "
+                                     + ("written" if writes else "read") if rc == ST_EREG else None, errno=errno)
+
+    def ensure_ns(self, uint64_t va, uint64_t nbytes, uint32_t times):
+        """Nanoseconds of one check of phase 2, the mean of many in a loop: for benchmarks."""
+        cdef uint64_t begin
+        cdef uint32_t _
+        cdef int rc = ST_OK
+        with nogil:
+            begin = st_now_ns()
+            for _ in range(times):
+                rc |= st_ensure_mapped(&self.ctx, va, nbytes, 0)
+            begin = st_now_ns() - begin
+        if rc != ST_OK:
+            raise errors.from_status(ST_EREG)
+        return begin / times
+
+    def ready(self, uint64_t va, uint64_t nbytes):
+        """Whether the range is mapped on this die now.  Maps nothing, waits for nothing."""
+        return bool(st_is_ready(&self.ctx, va, nbytes))
 
     def lag(self):
         """Records of peers' metadata logs that this die has not followed yet."""
         cdef uint32_t die
-        cdef uint64_t total = 0
+        cdef uint64_t total = 0, head, passed
         for die in range(self.ctx.ndies):
             if die != self.ctx.rank:
-                total += st_log_head(&self.ctx, die) - self.ctx.log_cursor[die]
+                passed = self.ctx.follow[die].passed
+                head = st_log_head(&self.ctx, die)
+                total += head - min(head, passed)
         return total
+
+    def latency_ns(self, double share):
+        """Time from a peer's MAP record to its pages mapped here that ``share`` of all records
+        stayed below, in nanoseconds (of the bucket: within a quarter); None: no record yet."""
+        cdef uint64_t total = 0, count = 0
+        cdef uint32_t k
+        for k in range(ST_LATENCIES):
+            total += self.ctx.latencies[k]
+        if total == 0:
+            return None
+        for k in range(ST_LATENCIES):
+            count += self.ctx.latencies[k]
+            if count >= share * total and count:
+                return st_latency_of(k + 1)
+        return st_latency_of(ST_LATENCIES)
 
     def counters(self):
         """The C core's counters as a dict."""
         counters = dict(self.ctx.count)
         counters["moves"] = self.ctx.spread.moves
+        counters["quarantined_bytes"] = self.ctx.quarantined_frames * ST_PAGE_BYTES
         return counters
 
     @property

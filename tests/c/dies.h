@@ -77,8 +77,9 @@ static inline int dies_cas_64(uint64_t *p, uint64_t old, uint64_t v)
 #include "st_join.h"
 #include "st_p2p.h"
 #include "st_page.h"
+#include "st_registrar.h"
 #include "st_rendezvous.h"
-#include "st_shadow.h"
+#include "st_ready.h"
 
 #define CHECK(truth)                                                               \
     do {                                                                           \
@@ -197,8 +198,13 @@ static inline struct dies *dies_open(uint32_t n, uint64_t hbm_pages, uint64_t sl
 static inline void dies_close(struct dies *d)
 {
     munmap((void *)(uintptr_t)d->ctx[0].base, d->ctx[0].seg_bytes * d->n);
+    for (uint32_t i = 0; i < d->n; i++)
+        st_registrar_end(&d->ctx[i]);
     for (uint32_t i = 0; i < d->n; i++) {
         CHECK(pthread_mutex_destroy(&d->ctx[i].lock) == 0);
+        for (uint32_t j = 0; j < d->n; j++)
+            CHECK(pthread_mutex_destroy(&d->ctx[i].follow[j].log_lock) == 0 &&
+                  pthread_mutex_destroy(&d->ctx[i].follow[j].map_lock) == 0);
         munmap(d->ctx[i].shadow, d->ctx[i].private_bytes);
         if (d->ctx[i].mark)
             munmap((void *)(uintptr_t)d->ctx[i].mark, 4096);
@@ -206,6 +212,35 @@ static inline void dies_close(struct dies *d)
     munmap(d->ctx[0].control, d->ctx[0].control_bytes);
     close(d->fd);
     free(d);
+}
+
+/* A registrar thread for each die. */
+static inline struct dies *dies_register(struct dies *d)
+{
+    for (uint32_t i = 0; i < d->n; i++)
+        CHECK_IS(st_registrar_begin(&d->ctx[i]), ST_OK);
+    return d;
+}
+
+/* What registrars do, here and now: every log is followed, every quarantine over. */
+static inline void dies_settle(struct dies *d)
+{
+    for (uint32_t i = 0; i < d->n; i++)
+        for (uint32_t j = 0; j < d->n; j++)
+            CHECK_IS(st_shadow_follow(&d->ctx[i], j, st_log_head(&d->ctx[i], j), 1), ST_OK);
+    for (uint32_t i = 0; i < d->n; i++) {
+        st_quarantine_reclaim(&d->ctx[i]);
+        CHECK(d->ctx[i].quarantined_frames == 0);
+    }
+}
+
+/* The registrars have freed all that a die had given back. */
+static inline void dies_drain(struct st_ctx *c)
+{
+    while (st_load_relaxed_64(&c->quarantined_frames))
+        sched_yield();
+    pthread_mutex_lock(&c->lock); /* what freed them is over */
+    pthread_mutex_unlock(&c->lock);
 }
 
 static void *die_main(void *arg)
@@ -239,49 +274,6 @@ static inline uint8_t *dies_pages(struct st_ctx *ctx, uint64_t npages)
 
     CHECK_IS(st_pages_map(ctx, npages, &va), ST_OK);
     return (uint8_t *)(uintptr_t)va;
-}
-
-/* ---- groups ---------------------------------------------------------------- */
-
-/* A die's handle with all that belongs to it. */
-struct handle {
-    struct st_group g;
-    uint32_t ranks[DIES_MOST];
-    struct st_base bases[DIES_MOST];
-    struct st_p2p p2p[DIES_MOST];
-};
-
-/* Group memory of all dies, in a page of die 0; formatted. */
-static inline uint8_t *dies_group(struct dies *d, uint8_t *memory)
-{
-    uint32_t ranks[DIES_MOST], i;
-    uint64_t id[2] = {3, 4};
-
-    CHECK(st_group_bytes(d->n, DIES_MAILBOX) <= ST_PAGE_BYTES);
-    for (i = 0; i < d->n; i++)
-        ranks[i] = i;
-    memory = memory ? memory : dies_pages(&d->ctx[0], 1);
-    st_group_format(memory, d->n, DIES_MAILBOX, id, ranks);
-    return memory;
-}
-
-static inline struct st_group *handle_bind(struct handle *h, struct st_ctx *ctx, uint8_t *memory)
-{
-    uint32_t i;
-
-    memset(h, 0, sizeof *h);
-    for (i = 0; i < ctx->ndies; i++)
-        h->ranks[i] = i;
-    h->g.ctx = ctx;
-    h->g.n = ctx->ndies;
-    h->g.me = ctx->rank;
-    h->g.ranks = h->ranks;
-    h->g.bases = h->bases;
-    h->g.p2p = h->p2p;
-    h->g.alloc = malloc;
-    h->g.release = free;
-    CHECK_IS(st_group_bind(&h->g, memory, st_group_bytes(ctx->ndies, DIES_MAILBOX)), ST_OK);
-    return &h->g;
 }
 
 #endif

@@ -5,7 +5,7 @@
 #ifndef PLANS_H
 #define PLANS_H
 
-#include "dies.h"
+#include "handles.h"
 #include "st_collective.h"
 
 enum { MOST_UNITS = 64, MOST_OPERANDS = 256, MOST_COUNT = 2048 };

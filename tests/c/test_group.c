@@ -4,7 +4,7 @@
  *
  * tsan must report: st_group_fail st_group_quiesce
  */
-#include "dies.h"
+#include "handles.h"
 
 /* ---- layout and binding ------------------------------------------------------ */
 

@@ -6,7 +6,7 @@
  *
  * tsan must report: st_send_post st_recv_take st_recv_finish st_send_acked
  */
-#include "dies.h"
+#include "handles.h"
 #include "st_types.h"
 
 #define MS 1000000ull

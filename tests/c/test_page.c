@@ -3,7 +3,7 @@
  *
  *     gcc -std=gnu11 -D_GNU_SOURCE -O2 -pthread -Istrata/_core/include tests/c/test_page.c && ./a.out [seed]
  *
- * tsan must report: st_pages_back st_log_append
+ * tsan must report: st_pages_publish st_log_append st_log_passed
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -67,7 +67,7 @@ static uint64_t occupied(const struct st_ctx *c)
 /* Table, bitmaps and counts agree, and no frame is used twice. */
 static void sound(struct st_ctx *c)
 {
-    uint64_t used = 0, i, frames[HBM] = {0};
+    uint64_t used = 0, waiting = 0, i, frames[HBM] = {0};
 
     for (i = 0; i < c->seg_pages; i++) {
         uint64_t w = st_table(c, c->rank)[i];
@@ -79,9 +79,18 @@ static void sound(struct st_ctx *c)
         CHECK(frames[ST_PTE_FRAME(w) - c->rank * c->hbm_pages]++ == 0);
         used++;
     }
+    for (i = c->held_first; i; i = c->held[i - 1].next) {
+        CHECK(i - 1 + c->held[i - 1].run <= c->hbm_pages && c->held[i - 1].run > 0);
+        CHECK(c->held[i - 1].next || c->held_last == i);
+        for (uint64_t k = i - 1; k < i - 1 + c->held[i - 1].run; k++)
+            CHECK(frames[k]++ == 0 && c->frame_refs[k] == 0);
+        waiting += c->held[i - 1].run;
+    }
     for (i = 0; i < c->hbm_pages; i++)
         CHECK((uint64_t)st_bit(c->frame_used, i) == frames[i]);
-    CHECK(c->frames_left == c->hbm_pages - used && c->dies[c->rank].pages_reserved == used);
+    CHECK(waiting == c->quarantined_frames);
+    CHECK(c->frames_left == c->hbm_pages - used - waiting);
+    CHECK(c->dies[c->rank].pages_reserved == used + waiting);
     CHECK(c->count.pages_mapped - c->count.pages_unmapped == used);
 }
 
@@ -138,8 +147,13 @@ static void test_owner(void)
     CHECK_IS(st_pages_unmap(c, a + 3 * PAGE, 2), ST_OK); /* a part of the run */
     sound(c);
     CHECK_IS(ST_PTE_GEN(st_table(c, 1)[page_of(c, a) + 3]), gen + 1);
+    CHECK(occupied(c) == before + HBM * PAGE / 1024 && c->quarantined_frames == 2); /* a peer might read it */
+    CHECK_IS(st_quarantine_reclaim(c), 0);
+    dies_settle(d);
+    sound(c);
     CHECK(occupied(c) == before + (HBM - 2) * PAGE / 1024); /* punched */
     CHECK_IS(st_pages_unmap(c, a + 9 * PAGE, 3), ST_OK);
+    dies_settle(d);
     CHECK_IS(st_pages_map(c, 5, &b), ST_OK); /* one run of addresses over two of frames */
     sound(c);
     CHECK(occupied(c) == before + HBM * PAGE / 1024);
@@ -151,6 +165,8 @@ static void test_owner(void)
     CHECK_IS(st_pages_unmap(c, a, 3), ST_OK);
     CHECK_IS(st_pages_unmap(c, a + 5 * PAGE, 4), ST_OK);
     CHECK_IS(st_pages_unmap(c, a + 12 * PAGE, HBM - 12), ST_OK);
+    sound(c);
+    dies_settle(d);
     sound(c);
     CHECK(c->frames_left == HBM && occupied(c) == before);
     dies_close(d);
@@ -177,6 +193,16 @@ static void test_bad_unmaps(void)
     CHECK_IS(st_pages_unmap(c, a, UINT64_MAX / PAGE + 2), ST_EINVAL);
     sound(c);
     CHECK(st_log_head(c, 1) == head && c->frames_left == HBM - 4);
+    CHECK_IS(st_pages_map_at(c, a + 3 * PAGE, 2), ST_EINVAL); /* one is in use */
+    CHECK_IS(st_pages_map_at(c, a + 4 * PAGE + 1, 1), ST_EINVAL);
+    CHECK_IS(st_pages_map_at(c, a + 4 * PAGE, 0), ST_EINVAL);
+    CHECK_IS(st_pages_map_at(c, st_segment(c, 2), 1), ST_EINVAL);
+    CHECK_IS(st_pages_map_at(c, st_segment(c, 2) - PAGE, 2), ST_EINVAL);
+    CHECK_IS(st_pages_map_at(c, a + 4 * PAGE, HBM), ST_ENOMEM);
+    CHECK_IS(st_pages_map_at(c, a + 4 * PAGE, 2), ST_OK);
+    CHECK(st_log_head(c, 1) == head + 1);
+    sound(c);
+    CHECK_IS(st_pages_unmap(c, a, 6), ST_OK); /* over both */
     dies_close(d);
 }
 
@@ -191,6 +217,7 @@ static void test_failing_calls(void)
     CHECK_IS(st_pages_map(c, HBM, &a), ST_OK);
     for (e = 1; e < HBM; e += 2) /* free frames in single pieces: many calls for one mapping */
         CHECK_IS(st_pages_unmap(c, a + e * PAGE, 1), ST_OK);
+    dies_settle(d);
     before = occupied(c);
     head = st_log_head(c, 1);
     for (e = 0; e < 5; e++)
@@ -251,35 +278,35 @@ static void test_ensure_bounds(void)
 
     CHECK_IS(st_pages_map(owner, 3, &a), ST_OK);
     CHECK(a == seg);
-    CHECK_IS(st_ensure_mapped(peer, a, 3 * PAGE), ST_OK);
-    CHECK_IS(st_ensure_mapped(peer, 0, 0), ST_OK); /* nothing is anywhere */
-    CHECK_IS(st_ensure_mapped(peer, 0, 1), ST_EREG);
-    CHECK_IS(st_ensure_mapped(peer, a - 1, 1), ST_EREG);
-    CHECK_IS(st_ensure_mapped(peer, a - 1, 2), ST_EREG);
-    CHECK_IS(st_ensure_mapped(peer, a + 3 * PAGE - 1, 2), ST_EREG);
-    CHECK_IS(st_ensure_mapped(peer, a + 3 * PAGE, 1), ST_EREG);
-    CHECK_IS(st_ensure_mapped(peer, a, UINT64_MAX), ST_EREG);
-    CHECK_IS(st_ensure_mapped(peer, a + 1, UINT64_MAX), ST_EREG);
-    CHECK_IS(st_ensure_mapped(peer, UINT64_MAX, 1), ST_EREG);
+    CHECK_IS(st_ensure_mapped(peer, a, 3 * PAGE, 0), ST_OK);
+    CHECK_IS(st_ensure_mapped(peer, 0, 0, 0), ST_OK); /* nothing is anywhere */
+    CHECK_IS(st_ensure_mapped(peer, 0, 1, 0), ST_EREG);
+    CHECK_IS(st_ensure_mapped(peer, a - 1, 1, 0), ST_EREG);
+    CHECK_IS(st_ensure_mapped(peer, a - 1, 2, 0), ST_EREG);
+    CHECK_IS(st_ensure_mapped(peer, a + 3 * PAGE - 1, 2, 0), ST_EREG);
+    CHECK_IS(st_ensure_mapped(peer, a + 3 * PAGE, 1, 0), ST_EREG);
+    CHECK_IS(st_ensure_mapped(peer, a, UINT64_MAX, 0), ST_EREG);
+    CHECK_IS(st_ensure_mapped(peer, a + 1, UINT64_MAX, 0), ST_EREG);
+    CHECK_IS(st_ensure_mapped(peer, UINT64_MAX, 1, 0), ST_EREG);
     end = peer->base + 2 * peer->seg_bytes;
-    CHECK_IS(st_ensure_mapped(peer, end, 1), ST_EREG);
-    CHECK_IS(st_ensure_mapped(peer, end - 1, 2), ST_EREG);
-    CHECK_IS(st_ensure_mapped(peer, st_segment(peer, 1) - 1, 2), ST_EREG); /* over two dies */
-    CHECK_IS(st_ensure_mapped(owner, a, 3 * PAGE), ST_OK);
+    CHECK_IS(st_ensure_mapped(peer, end, 1, 0), ST_EREG);
+    CHECK_IS(st_ensure_mapped(peer, end - 1, 2, 0), ST_EREG);
+    CHECK_IS(st_ensure_mapped(peer, st_segment(peer, 1) - 1, 2, 0), ST_EREG); /* over two dies */
+    CHECK_IS(st_ensure_mapped(owner, a, 3 * PAGE, 0), ST_OK);
     CHECK_IS(st_pages_unmap(owner, a + PAGE, 1), ST_OK);
-    CHECK_IS(st_ensure_mapped(peer, a, PAGE), ST_OK);
-    CHECK_IS(st_ensure_mapped(peer, a, PAGE + 1), ST_EREG); /* stale: an error, never a stale read */
-    CHECK_IS(st_ensure_mapped(owner, a, PAGE + 1), ST_EREG);
+    CHECK_IS(st_ensure_mapped(peer, a, PAGE, 0), ST_OK);
+    CHECK_IS(st_ensure_mapped(peer, a, PAGE + 1, 0), ST_EREG); /* stale: an error, never a stale read */
+    CHECK_IS(st_ensure_mapped(owner, a, PAGE + 1, 0), ST_EREG);
     old = peer->count.shadow_maps;
     CHECK_IS(st_pages_map(owner, 1, &end), ST_OK);
     CHECK(end == a + PAGE); /* the same address, the same frame, another generation */
-    CHECK_IS(st_ensure_mapped(peer, a, 3 * PAGE), ST_OK);
+    CHECK_IS(st_ensure_mapped(peer, a, 3 * PAGE, 0), ST_OK);
     CHECK(peer->count.shadow_maps == old + 1);
     CHECK(st_shadow(peer, 0)[1] == st_table(peer, 0)[1]);
     st_table(owner, 0)[2] = ST_PTE(2 * HBM, 9, ST_PAGE_MAPPED); /* a frame that does not exist */
-    CHECK_IS(st_ensure_mapped(peer, a + 2 * PAGE, 1), ST_ECORRUPT);
+    CHECK_IS(st_ensure_mapped(peer, a + 2 * PAGE, 1, 0), ST_ECORRUPT);
     st_table(owner, 0)[2] = ST_PTE(UINT32_MAX, 9, ST_PAGE_MAPPED);
-    CHECK_IS(st_ensure_mapped(peer, a + 2 * PAGE, 1), ST_ECORRUPT);
+    CHECK_IS(st_ensure_mapped(peer, a + 2 * PAGE, 1, 0), ST_ECORRUPT);
     dies_close(d);
 }
 
@@ -299,8 +326,11 @@ static void test_log(uint64_t seed)
     struct st_ctx *owner = &d->ctx[2];
     uint64_t run[HBM], length[HBM], n = 0, rescans = 0, lapped[2] = {0, 0}, last[2] = {0, 0};
 
+    owner->quarantine_ns = 1; /* readers are late here on purpose */
     for (int step = 0; step < 400; step++) {
         uint64_t want = 1 + next(&seed) % 3, k;
+
+        st_quarantine_reclaim(owner);
 
         if (n && (next(&seed) & 1)) {
             k = next(&seed) % n;
@@ -322,7 +352,7 @@ static void test_log(uint64_t seed)
             lapped[p] += head - last[p] > ST_LOG_RECORDS;
             last[p] = head;
             rescans = d->ctx[p].count.rescans;
-            CHECK_IS(st_shadow_follow(&d->ctx[p], 2, head), ST_OK);
+            CHECK_IS(st_shadow_follow(&d->ctx[p], 2, head, 1), ST_OK);
             CHECK(d->ctx[p].count.rescans - rescans <= 1);
             same(&d->ctx[p], 2);
         }
@@ -333,8 +363,8 @@ static void test_log(uint64_t seed)
         CHECK(lapped[p] > 0 && d->ctx[p].count.rescans == lapped[p]);
     CHECK(d->ctx[0].count.shadow_maps > 0);
     rescans = d->ctx[0].count.shadow_map_calls;
-    CHECK_IS(st_shadow_follow(&d->ctx[0], 2, last[0]), ST_OK); /* nothing new: nothing done */
-    CHECK_IS(st_shadow_follow(owner, 2, st_log_head(owner, 2)), ST_OK); /* one's own */
+    CHECK_IS(st_shadow_follow(&d->ctx[0], 2, last[0], 1), ST_OK); /* nothing new: nothing done */
+    CHECK_IS(st_shadow_follow(owner, 2, st_log_head(owner, 2), 1), ST_OK); /* one's own */
     CHECK(d->ctx[0].count.shadow_map_calls == rescans);
     dies_close(d);
 }
@@ -355,10 +385,10 @@ static void test_bad_log(void)
         CHECK_IS(st_pages_map(owner, 1, &a), ST_OK);
         st_log(owner, 0)[0].va = a + (uint64_t)(bad[i].pages * (int64_t)PAGE);
         st_log(owner, 0)[0].npages = bad[i].n;
-        CHECK_IS(st_shadow_follow(&d->ctx[1], 0, 1), ST_ECORRUPT);
+        CHECK_IS(st_shadow_follow(&d->ctx[1], 0, 1, 1), ST_ECORRUPT);
         st_log(owner, 0)[0].va = a;
         st_log(owner, 0)[0].npages = 1;
-        CHECK_IS(st_shadow_follow(&d->ctx[1], 0, 1), ST_OK); /* it is looked at again */
+        CHECK_IS(st_shadow_follow(&d->ctx[1], 0, 1, 1), ST_OK); /* it is looked at again */
         dies_close(d);
     }
 }
@@ -378,7 +408,11 @@ static int readable(uint64_t va)
 
 static struct dies *stage_dies;
 
-static void unmap_first(void) { CHECK_IS(st_pages_unmap(&stage_dies->ctx[0], stage_dies->ctx[0].base, 1), ST_OK); }
+static void unmap_first(void)
+{
+    CHECK_IS(st_pages_unmap(&stage_dies->ctx[0], stage_dies->ctx[0].base, 1), ST_OK);
+    CHECK_IS(st_quarantine_reclaim(&stage_dies->ctx[0]), 1);
+}
 
 static void remap_first(void) /* page 0 with another frame */
 {
@@ -388,8 +422,10 @@ static void remap_first(void) /* page 0 with another frame */
     CHECK_IS(st_pages_map(c, HBM - 1, &va), ST_OK);
     CHECK_IS(st_pages_unmap(c, c->base, 1), ST_OK);
     CHECK_IS(st_pages_unmap(c, c->base + 5 * PAGE, 1), ST_OK);
+    CHECK_IS(st_quarantine_reclaim(c), 2);
     CHECK_IS(st_pages_map(c, 2, &va), ST_OK); /* takes frames 0 and 5 */
     CHECK_IS(st_pages_unmap(c, c->base + 3 * PAGE, 1), ST_OK);
+    CHECK_IS(st_quarantine_reclaim(c), 1);
     CHECK_IS(st_pages_map(c, 1, &va), ST_OK);
     CHECK(va == c->base && ST_PTE_FRAME(st_table(c, 0)[0]) == 3);
 }
@@ -404,24 +440,25 @@ static void test_changed_meanwhile(void)
     int rc;
 
     stage_dies = d;
+    d->ctx[0].quarantine_ns = 1; /* frames come free though the peer has not read */
     peer->shared_window = 0; /* it maps, at the same place */
     CHECK_IS(st_pages_map(&d->ctx[0], 1, &a), ST_OK);
     CHECK(ST_PTE_FRAME(st_table(peer, 0)[0]) == 0);
     during_mmap = unmap_first;
-    rc = st_ensure_mapped(peer, a, 1);
+    rc = st_ensure_mapped(peer, a, 1, 0);
     CHECK(during_mmap == NULL && (rc == ST_OK || rc == ST_EREG));
     CHECK(readable(a)); /* for now */
-    CHECK_IS(st_ensure_mapped(peer, a, 1), ST_EREG);
-    CHECK_IS(st_shadow_follow(peer, 0, st_log_head(peer, 0)), ST_OK);
+    CHECK_IS(st_ensure_mapped(peer, a, 1, 0), ST_EREG);
+    CHECK_IS(st_shadow_follow(peer, 0, st_log_head(peer, 0), 1), ST_OK);
     same(peer, 0);
     CHECK(!readable(a) && peer->count.shadow_unmaps == 1);
 
     CHECK_IS(st_pages_map(&d->ctx[0], 1, &a), ST_OK);
     during_mmap = remap_first;
-    rc = st_ensure_mapped(peer, a, 1);
+    rc = st_ensure_mapped(peer, a, 1, 0);
     CHECK(during_mmap == NULL && rc == ST_OK);
-    CHECK_IS(st_ensure_mapped(peer, a, 2 * PAGE), ST_OK);
-    CHECK_IS(st_shadow_follow(peer, 0, st_log_head(peer, 0)), ST_OK);
+    CHECK_IS(st_ensure_mapped(peer, a, 2 * PAGE, 0), ST_OK);
+    CHECK_IS(st_shadow_follow(peer, 0, st_log_head(peer, 0), 1), ST_OK);
     same(peer, 0);
     *(uint64_t *)(uintptr_t)a = 5;
     dies_close(d);
@@ -450,8 +487,8 @@ static void *look_on(void *arg)
             int rc;
 
             if (next(&seed) % 2)
-                CHECK_IS(st_shadow_follow(c, 0, st_log_head(c, 0)), ST_OK);
-            rc = st_ensure_mapped(c, va, PAGE);
+                CHECK_IS(st_shadow_follow(c, 0, st_log_head(c, 0), 1), ST_OK);
+            rc = st_ensure_mapped(c, va, PAGE, 0);
             CHECK(rc == ST_OK || rc == ST_EREG);
             if (rc == ST_OK) {
                 CHECK(*(uint64_t *)(uintptr_t)(va + next(&seed) % (PAGE / 8) * 8) == 0);
@@ -461,7 +498,7 @@ static void *look_on(void *arg)
                 sched_yield();
         }
         pthread_barrier_wait(&s->all);
-        CHECK_IS(st_shadow_follow(c, 0, st_log_head(c, 0)), ST_OK);
+        CHECK_IS(st_shadow_follow(c, 0, st_log_head(c, 0), 1), ST_OK);
         pthread_barrier_wait(&s->all); /* die 0 unmaps */
     }
     return NULL;
@@ -491,13 +528,14 @@ static void storm(struct die *die)
         pthread_barrier_wait(&s->all);
         for (uint64_t i = 0; i < HBM; i++) /* back to front: the next round's frames lie scattered */
             CHECK_IS(st_pages_unmap(c, c->base + (i * 7 % HBM) * PAGE, 1), ST_OK);
+        dies_drain(c);
         pthread_barrier_wait(&s->all);
     }
 }
 
 static void test_threads(uint64_t rounds)
 {
-    struct dies *d = dies_open(3, HBM, 1000000);
+    struct dies *d = dies_register(dies_open(3, HBM, 1000000));
     struct stage s = {.rounds = rounds};
 
     CHECK(pthread_barrier_init(&s.all, NULL, 5) == 0);
@@ -523,7 +561,7 @@ static void order(struct die *die)
                 CHECK(va == c->base + k * PAGE);
                 continue;
             }
-            while (die->rank % 2 ? st_ensure_mapped(c, c->base + k * PAGE, PAGE) != ST_OK
+            while (die->rank % 2 ? st_ensure_mapped(c, c->base + k * PAGE, PAGE, 0) != ST_OK
                                  : st_log_head(c, 0) < s->done + k)
                 sched_yield();
             CHECK(said[k] == r * HBM + k);
@@ -531,6 +569,7 @@ static void order(struct die *die)
         pthread_barrier_wait(&s->all);
         if (die->rank == 0) {
             CHECK_IS(st_pages_unmap(c, c->base + PAGE, HBM - 1), ST_OK);
+            dies_drain(c);
             s->done = st_log_head(c, 0);
         }
         pthread_barrier_wait(&s->all);
@@ -539,7 +578,7 @@ static void order(struct die *die)
 
 static void test_order(uint64_t rounds)
 {
-    struct dies *d = dies_open(3, HBM, 1000000);
+    struct dies *d = dies_register(dies_open(3, HBM, 1000000));
     struct stage s = {.rounds = rounds};
 
     dies_pages(&d->ctx[0], 1);
@@ -582,6 +621,7 @@ static void own_threads(struct die *die)
     CHECK(pthread_create(&other, NULL, own_storm, die) == 0);
     own_storm(die);
     CHECK(pthread_join(other, NULL) == 0);
+    dies_drain(die->ctx);
     sound(die->ctx);
     CHECK(die->ctx->frames_left == HBM);
 }
@@ -602,7 +642,7 @@ static void race_log(struct die *die)
     }
     do {
         i = st_load_relaxed_64(over);
-        CHECK_IS(st_shadow_follow(c, 0, st_log_head(c, 0)), ST_OK);
+        CHECK_IS(st_shadow_follow(c, 0, st_log_head(c, 0), 1), ST_OK);
         for (uint64_t spin = next(&die->seed) % 3000; spin--;)
             st_pause();
     } while (!i);
@@ -635,6 +675,7 @@ static struct st_ctx *enter(int fd, uint32_t rank)
     c->wait = (struct st_wait_policy){.sleep_ns = 1000000, .poll_ns = 2000000};
     CHECK_IS(st_space_join(c, rank), ST_OK);
     CHECK_IS(st_space_agree(c, 60000000000ull, &missing), ST_OK);
+    CHECK_IS(st_registrar_begin(c), ST_OK);
     return c;
 }
 
@@ -647,9 +688,9 @@ static void peer_process(int fd, uint32_t rank, struct hall *h, uint64_t rounds)
     for (uint64_t r = 1; r <= rounds; r++) {
         await(&h->round, 2 * r - 1); /* mapped and written */
         if (r % 3 == 0)
-            CHECK_IS(st_shadow_follow(c, 0, st_log_head(c, 0)), ST_OK);
+            CHECK_IS(st_shadow_follow(c, 0, st_log_head(c, 0), 1), ST_OK);
         for (int k = 0; k < 4; k++) {
-            CHECK_IS(st_ensure_mapped(c, h->va[k], h->pages[k] * PAGE), ST_OK);
+            CHECK_IS(st_ensure_mapped(c, h->va[k], h->pages[k] * PAGE, 0), ST_OK);
             for (uint64_t p = 0; p < h->pages[k]; p++) {
                 uint64_t *at = (uint64_t *)(uintptr_t)(h->va[k] + p * PAGE);
 
@@ -660,9 +701,9 @@ static void peer_process(int fd, uint32_t rank, struct hall *h, uint64_t rounds)
         st_add_seqcst_64(&h->acks, 1);
         await(&h->round, 2 * r); /* unmapped */
         for (int k = 0; k < 4; k++)
-            CHECK_IS(st_ensure_mapped(c, h->va[k], 1), ST_EREG);
+            CHECK_IS(st_ensure_mapped(c, h->va[k], 1, 0), ST_EREG);
         if (r % 2 == 0) {
-            CHECK_IS(st_shadow_follow(c, 0, st_log_head(c, 0)), ST_OK);
+            CHECK_IS(st_shadow_follow(c, 0, st_log_head(c, 0), 1), ST_OK);
             same(c, 0);
             for (int k = 0; k < 4; k++)
                 CHECK(!readable(h->va[k]) && !readable(h->va[k] + (h->pages[k] - 1) * PAGE));
@@ -711,6 +752,7 @@ static void test_processes(uint64_t rounds)
                     CHECK(((uint64_t *)(uintptr_t)(h->va[k] + p * PAGE))[i] == r);
             CHECK_IS(st_pages_unmap(c, h->va[k], h->pages[k]), ST_OK);
         }
+        dies_drain(c);
         CHECK(occupied(c) == before);
         st_store_release_64(&h->round, 2 * r);
         await(&h->acks, PEERS * 2 * r);
@@ -739,7 +781,7 @@ int main(int argc, char **argv)
     test_changed_meanwhile();
     test_order(12 / DIES_SLOW);
     test_threads(12 / DIES_SLOW);
-    d = dies_open(2, HBM, 1000000);
+    d = dies_register(dies_open(2, HBM, 1000000));
     dies_run(d, own_threads, NULL);
     dies_close(d);
     d = dies_open(4, HBM, 1000000);

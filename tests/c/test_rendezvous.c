@@ -4,7 +4,7 @@
  *
  * tsan must report: st_rendezvous_write
  */
-#include "dies.h"
+#include "handles.h"
 
 #define MS 1000000ull
 #define LONG 60000000000ull /* ns */
@@ -80,7 +80,7 @@ static void *follow(void *arg)
             break;
         CHECK_IS(st_rendezvous_find(die->ctx, 0, key, LONG, &va, &bytes), ST_OK);
         CHECK(va == (uint64_t)(uintptr_t)s->memory[b->family][i % RING] && bytes == s->bytes);
-        CHECK_IS(st_ensure_mapped(die->ctx, va, bytes), ST_OK);
+        CHECK_IS(st_ensure_mapped(die->ctx, va, bytes, 1), ST_OK);
         g = handle_bind(&h, die->ctx, (uint8_t *)(uintptr_t)va);
         CHECK(g->header->id[0] == b->family && g->header->id[1] == i); /* that group's, and no other's */
         st_group_found(g);

@@ -24,6 +24,7 @@
 #define ST_NCANDIDATES 8u
 #define ST_LOG_RECORDS 1024u
 #define ST_RENDEZVOUS_SLOTS 64u
+#define ST_EXPORT_SLOTS 64u
 #define ST_INLINE_BYTES 40u
 #define ST_GROUP_FLAGS 64u
 
@@ -45,6 +46,8 @@ struct st_header {
     uint64_t rendezvous_off;
     uint64_t world_off;
     uint64_t cpus_off; /* u32 per die: the CPU it waits on, for st_spread.h */
+    uint64_t cursors_off;
+    uint64_t exports_off;
     uint64_t mailbox_bytes; /* per member and parity, in every group */
     uint32_t ndies;
     uint32_t page_shift;
@@ -53,10 +56,10 @@ struct st_header {
     uint32_t sleepers;
 };
 _Static_assert(offsetof(struct st_header, token) == 56, "abi");
-_Static_assert(offsetof(struct st_header, ndies) == 128, "abi");
-_Static_assert(offsetof(struct st_header, candidates) == 136, "abi");
-_Static_assert(offsetof(struct st_header, wake_word) == 200, "abi");
-_Static_assert(sizeof(struct st_header) == 208, "abi");
+_Static_assert(offsetof(struct st_header, ndies) == 144, "abi");
+_Static_assert(offsetof(struct st_header, candidates) == 152, "abi");
+_Static_assert(offsetof(struct st_header, wake_word) == 216, "abi");
+_Static_assert(sizeof(struct st_header) == 224, "abi");
 
 /* ---- one die ------------------------------------------------------------ */
 
@@ -79,7 +82,8 @@ struct st_die {
     uint64_t log_head;       /* records ever appended to its metadata log */
     uint64_t pages_reserved; /* pages of HBM in use */
     uint64_t pages_top;      /* entries of its page table that have memory under them */
-    uint8_t pad1[40];
+    uint64_t reclaim_due;    /* log records that readers must pass before it can reuse frames; 0: none */
+    uint8_t pad1[32];
     /* line 2: written by whoever sees it */
     uint32_t dead;
     uint8_t pad2[60];
@@ -89,16 +93,26 @@ struct st_die {
     uint64_t op_desc;
     uint64_t op_since_ns;
     uint8_t pad3[32];
+    /* line 4: its registrar sleeps here; rung by whoever has appended to a log */
+    uint32_t bell;
+    uint32_t bell_sleepers;
+    uint8_t pad4[56];
 };
 _Static_assert(offsetof(struct st_die, log_head) == 64, "abi");
 _Static_assert(offsetof(struct st_die, dead) == 128, "abi");
 _Static_assert(offsetof(struct st_die, op_group) == 192, "abi");
-_Static_assert(sizeof(struct st_die) == 256, "abi");
+_Static_assert(offsetof(struct st_die, bell) == 256, "abi");
+_Static_assert(sizeof(struct st_die) == 320, "abi");
 
 /* ---- page table word ------------------------------------------------------
  * [63:32] frame in the whole object, in pages  [31:2] generation  [1:0] state */
 
-enum st_page_state { ST_PAGE_FREE = 0, ST_PAGE_MAPPED = 1 };
+enum st_page_state {
+    ST_PAGE_FREE = 0,
+    ST_PAGE_MAPPED = 1,
+    ST_PAGE_READ = 2, /* mapped for reading only, on every die */
+    ST_PAGE_HELD = 3  /* a frame is there, but nobody has access */
+};
 
 #define ST_PTE_STATE(w) ((uint32_t)((w) & 3u))
 #define ST_PTE_GEN(w) ((uint32_t)(((w) >> 2) & 0x3fffffffu))
@@ -108,7 +122,9 @@ enum st_page_state { ST_PAGE_FREE = 0, ST_PAGE_MAPPED = 1 };
 
 /* ---- metadata log -----------------------------------------------------------
  * One ring per die, written by its owner alone.  A reader that is lapped
- * rescans the page table, which is authoritative: nobody waits for readers. */
+ * rescans the page table, which is authoritative: nobody waits for readers.
+ * How far each reader has come stands in cursors[owner][reader] (u64), written
+ * by the reader: a frame is free when all have passed the record that let it go. */
 
 enum st_log_kind { ST_LOG_MAP = 1, ST_LOG_UNMAP = 2 };
 
@@ -120,6 +136,20 @@ struct st_log_record {
     uint64_t time_ns; /* CLOCK_MONOTONIC when appended */
 };
 _Static_assert(sizeof(struct st_log_record) == 32, "abi");
+
+/* ---- exported physical memory: frames of a die that others may map ----------
+ * The frames stand in the exporter's page table at `va`, without access. */
+
+struct st_export {
+    uint64_t state; /* use number << 2 | enum st_export_state; the commit word */
+    uint64_t va;
+    uint64_t npages;
+    uint64_t pad[5];
+    uint64_t importers[ST_MAX_DIES / 64]; /* dies that may have it mapped; each sets its own bit */
+};
+_Static_assert(sizeof(struct st_export) == 192, "abi");
+
+enum st_export_state { ST_EXPORT_FREE = 0, ST_EXPORT_OPEN = 1, ST_EXPORT_CLOSING = 2, ST_EXPORT_ENDING = 3 };
 
 /* ---- rendezvous: how the members of a new group find its memory ------------
  * A slot belongs to the die in whose table it stands (the group's first

@@ -52,6 +52,10 @@ _Static_assert(__atomic_always_lock_free(8, 0), "8-byte atomics must be lock-fre
     {                                                                                     \
         return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL);                                 \
     }                                                                                     \
+    static inline uint##bits##_t st_and_seqcst_##bits(uint##bits##_t *p, uint##bits##_t v) \
+    {                                                                                     \
+        return __atomic_fetch_and(p, v, __ATOMIC_SEQ_CST);                                \
+    }                                                                                     \
     /* The value that v replaced. */                                                      \
     static inline uint##bits##_t st_swap_acq_rel_##bits(uint##bits##_t *p, uint##bits##_t v) \
     {                                                                                     \

@@ -49,7 +49,7 @@ static inline struct st_channel *st_channel_from(struct st_group *g, uint32_t sr
         *rc = ST_ECORRUPT;
         return NULL;
     }
-    *rc = st_ensure_mapped(g->ctx, va, sizeof(struct st_channel));
+    *rc = st_ensure_mapped(g->ctx, va, sizeof(struct st_channel), 1);
     if (*rc != ST_OK)
         return NULL;
     if (st_channel_at(va)->magic != ST_MAGIC) {

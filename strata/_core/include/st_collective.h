@@ -114,7 +114,7 @@ static inline int st_request_fence(struct st_group *g, struct st_request *r)
 
     for (j = 0; j < g->n && rc == ST_OK; j++)
         if (j != g->me)
-            rc = st_shadow_follow(g->ctx, g->ranks[j], st_line(g, r->number, j)->u.at.log_head);
+            rc = st_shadow_follow(g->ctx, g->ranks[j], st_line(g, r->number, j)->u.at.log_head, 1);
     return rc;
 }
 

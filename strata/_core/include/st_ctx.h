@@ -27,11 +27,43 @@ struct st_counters {
     uint64_t shadow_maps;    /* peers' pages mapped here */
     uint64_t shadow_map_calls;
     uint64_t shadow_unmaps;
-    uint64_t rescans;
+    uint64_t rescans;          /* a reader was lapped */
+    uint64_t registrar_wakes;
+    uint64_t registrar_errors; /* left to phase 2, which reports them */
+    uint64_t lag_max;          /* most records that one peer was ahead */
+    uint64_t late_maps;        /* phase 2 found pages that were not mapped yet */
+    uint64_t late_map_ns;      /* and what mapping them took */
+    uint64_t reclaimed;        /* frames that came out of quarantine */
+    uint64_t reclaimed_unread; /* of them, without all readers: one was too slow */
     uint64_t waits; /* waits that outlasted the first look */
     uint64_t sends;
     uint64_t recvs;
 };
+
+/* Where a reader of a peer's log is. */
+struct st_position {
+    uint64_t cursor;    /* records behind it */
+    uint64_t part;      /* pages of the record at the cursor (or of a rescan) behind it */
+    uint64_t rescan_to; /* nonzero: the table is gone through instead, up to this record */
+};
+
+/* What this die keeps of each peer's log and pages. */
+struct st_follow {
+    pthread_mutex_t log_lock; /* the positions; taken before a map_lock */
+    pthread_mutex_t map_lock; /* shadow table, ready bits and mappings of the peer's segment */
+    struct st_position at[2]; /* [0]: pages that are gone are unmapped up to here; [1]: new ones mapped, too */
+    uint64_t passed;          /* the further of the two */
+};
+
+/* Frames in quarantine: a list of runs, the entry at a run's first frame. */
+struct st_held {
+    uint64_t due; /* records of this die's log that all readers must have passed */
+    uint64_t since_ns;
+    uint32_t next; /* frame + 1 */
+    uint32_t run;
+};
+
+#define ST_LATENCIES 160u /* four to a power of two, from 1 ns */
 
 struct st_ctx {
     int fd;
@@ -45,9 +77,10 @@ struct st_ctx {
     struct st_die *dies;
     uint64_t *tables; /* [ndies][seg_pages], shared */
     struct st_log_record *logs;
+    uint64_t *cursors; /* [owner][reader], shared */
+    struct st_export *exports; /* [ndies][ST_EXPORT_SLOTS], shared */
     struct st_rendezvous *rendezvous;
     uint64_t base; /* of the VA window, 0 until agreed */
-    uint64_t held; /* bit i: candidate i is reserved here (until one is agreed) */
     uint64_t seg_bytes;
     uint64_t seg_pages;
     uint64_t hbm_pages;
@@ -55,13 +88,26 @@ struct st_ctx {
     uint32_t huge; /* try to make frames huge pages */
     uint32_t shared_window; /* several dies in this process (tests): peers' pages are already here */
     /* private tables */
-    uint64_t *shadow;      /* [ndies][seg_pages]: page table word that is mapped here */
-    uint64_t *log_cursor;  /* [ndies] */
-    uint64_t *frame_used;  /* bitmap of own HBM */
-    uint64_t *page_used;   /* bitmap of own VA segment */
+    uint64_t *shadow; /* [ndies][seg_pages]: page table word that is mapped here; own: what is to be published */
+    uint64_t *ready;  /* [ndies][ready_words], bitmaps: mapped here, for reading and writing */
+    uint64_t ready_words;
+    struct st_follow *follow; /* [ndies] */
+    uint64_t *frame_used;     /* bitmap of own HBM, quarantine included */
+    uint64_t *page_used;      /* bitmap of own VA segment, reservations included */
+    uint32_t *frame_refs;     /* mappings and handles of each own frame */
+    struct st_held *held;
     uint64_t private_bytes;
     uint64_t frames_left;
-    pthread_mutex_t lock; /* own pages, shadow table, cursors; never held while waiting for a peer */
+    uint64_t quarantined_frames;
+    uint32_t held_first, held_last; /* frame + 1 */
+    uint64_t quarantine_ns;         /* after that a frame comes free though somebody has not read; 0: never */
+    pthread_mutex_t lock; /* own pages and frames; never held while waiting for a peer */
+    uint32_t lazy;        /* just in time: peers' new pages are mapped at first use only */
+    uint32_t closing;     /* exports that wait for their importers */
+    uint32_t latencies[ST_LATENCIES]; /* from a MAP record to its pages mapped here: a histogram */
+    pthread_t registrar;
+    uint32_t registrar_runs;
+    uint32_t registrar_stop;
     struct st_wait_policy wait;
     struct st_counters count;
     struct st_spread spread;
@@ -95,9 +141,44 @@ static inline uint64_t *st_shadow(const struct st_ctx *ctx, uint32_t die)
     return ctx->shadow + (uint64_t)die * ctx->seg_pages;
 }
 
+static inline uint64_t *st_ready(const struct st_ctx *ctx, uint32_t die)
+{
+    return ctx->ready + (uint64_t)die * ctx->ready_words;
+}
+
+static inline uint64_t *st_cursor(const struct st_ctx *ctx, uint32_t owner, uint32_t reader)
+{
+    return ctx->cursors + (uint64_t)owner * ctx->ndies + reader;
+}
+
 static inline struct st_log_record *st_log(const struct st_ctx *ctx, uint32_t die)
 {
     return ctx->logs + (uint64_t)die * ST_LOG_RECORDS;
+}
+
+/* The ready bits of a die's pages; set under the lock that guards its mappings here. */
+static inline void st_ready_set(const struct st_ctx *ctx, uint32_t die, uint64_t page, int value)
+{
+    uint64_t *word = st_ready(ctx, die) + (page >> 6), bit = 1ull << (page & 63), w = st_load_relaxed_64(word);
+
+    st_store_release_64(word, value ? w | bit : w & ~bit); /* pairs with st_ready_all */
+}
+
+static inline int st_ready_all(const struct st_ctx *ctx, uint32_t die, uint64_t first, uint64_t last)
+{
+    const uint64_t *ready = st_ready(ctx, die);
+    uint64_t k, want;
+
+    for (k = first >> 6; k <= last >> 6; k++) {
+        want = ~0ull;
+        if (k == first >> 6)
+            want &= ~0ull << (first & 63);
+        if (k == last >> 6)
+            want &= ~0ull >> (63 - (last & 63));
+        if ((st_load_acquire_64(&ready[k]) & want) != want) /* pairs with st_ready_set */
+            return 0;
+    }
+    return 1;
 }
 
 /* World rank of the die whose segment holds va, or -1. */

@@ -70,7 +70,7 @@ static inline int st_plan_check(struct st_plan *p, uint32_t n)
 /* Addresses of a unit's operands.  Those in another die's memory are checked
  * against its page table and mapped. */
 static inline int st_resolve(struct st_group *g, const struct st_plan *p, const struct st_operand *o,
-                             uint32_t count, uint64_t bytes, void **at)
+                             uint32_t count, uint64_t bytes, int writes, void **at)
 {
     uint32_t k;
 
@@ -78,7 +78,7 @@ static inline int st_resolve(struct st_group *g, const struct st_plan *p, const 
         uint64_t va = g->bases[o[k].member].va[o[k].buf] + o[k].offset;
 
         if ((uint32_t)o[k].member != g->me && !(p->mailbox && o[k].buf == ST_BUF_SRC)) {
-            int rc = st_ensure_mapped(g->ctx, va, bytes);
+            int rc = st_ensure_mapped(g->ctx, va, bytes, writes);
 
             if (__builtin_expect(rc != ST_OK, 0))
                 return rc;
@@ -127,9 +127,9 @@ static inline int st_exec(struct st_group *g, const struct st_plan *p, uint64_t 
             return rc;
         if (!p->mailbox && (rc = st_group_failed(g)) != ST_OK)
             return rc; /* somebody has given up: it may have its buffers back */
-        rc = st_resolve(g, p, p->operands + u->src_first, u->nsrc, u->bytes, at);
+        rc = st_resolve(g, p, p->operands + u->src_first, u->nsrc, u->bytes, 0, at);
         if (rc == ST_OK)
-            rc = st_resolve(g, p, p->operands + u->dst_first, u->ndst, u->bytes, to);
+            rc = st_resolve(g, p, p->operands + u->dst_first, u->ndst, u->bytes, 1, to);
         if (rc != ST_OK)
             return rc;
         if (u->kind == ST_UNIT_COPY) {

@@ -121,18 +121,19 @@ static inline int st_frames_reserve(struct st_ctx *ctx, uint64_t frame, uint64_t
     return ST_OK;
 }
 
-static inline int st_map_frames(struct st_ctx *ctx, uint64_t va, uint64_t frame, uint64_t n, int own)
+/* Maps frames of the whole object, and populates. */
+static inline int st_map_frames(struct st_ctx *ctx, uint64_t va, uint64_t frame, uint64_t n, int prot, int own)
 {
     void *at = (void *)(uintptr_t)va;
     uint64_t bytes = n << ST_PAGE_SHIFT;
 
     if (ctx->shared_window && !own)
         return ST_OK;
-    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, ctx->fd,
-             (off_t)(frame << ST_PAGE_SHIFT)) == MAP_FAILED)
-        return errno == ENOMEM ? ST_ENOMEM : ST_ESYS;
+    if (mmap(at, bytes, prot, MAP_SHARED | MAP_FIXED, ctx->fd, (off_t)(frame << ST_PAGE_SHIFT)) == MAP_FAILED)
+        return errno != ENOMEM ? ST_ESYS : own ? ST_ENOMEM : ST_EMAPS;
     /* Only a saving of later faults: an old kernel says EINVAL, and faults. */
-    (void)madvise(at, bytes, own ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    if (prot & PROT_READ)
+        (void)madvise(at, bytes, own && prot & PROT_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
     return ST_OK;
 }
 

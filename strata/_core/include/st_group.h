@@ -14,7 +14,7 @@
 #include "st_group_layout.h"
 #include "st_live.h"
 #include "st_plan.h"
-#include "st_shadow.h"
+#include "st_ready.h"
 
 #define ST_MASK_WORDS (ST_MAX_DIES / 64)
 

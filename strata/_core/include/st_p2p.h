@@ -181,7 +181,7 @@ static inline int st_recv_finish(struct st_group *g, struct st_transfer *t)
         goto out;
     }
     if (ok) {
-        rc = st_ensure_mapped(g->ctx, t->m.va, t->bytes);
+        rc = st_ensure_mapped(g->ctx, t->m.va, t->bytes, 0);
         if (rc == ST_OK)
             st_copy(t->buf, (const void *)(uintptr_t)t->m.va, t->bytes, t->bytes >= (4u << 20));
     } else {

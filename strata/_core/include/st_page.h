@@ -1,8 +1,12 @@
-/* Page table, frames, shadow mappings and the metadata log.
+/* A die's own pages: addresses of its segment, frames under them, its page table.
  *
- * The owner's table (shared) is the authority: one word per 2 MiB page.  Each
- * die keeps a shadow table of the words whose pages it has mapped; equal words
- * mean that the mapping here is the right one.
+ * The owner's table (shared) is the authority: one word per 2 MiB page.  Peers
+ * keep a shadow table of the words whose pages they have mapped; equal words
+ * mean that the mapping there is the right one.
+ *
+ * Addresses and frames have lives of their own: a range of addresses may be
+ * reserved with nothing under it, frames may lie under several ranges, or (held
+ * by a handle) under none.  st_pages_map and st_pages_unmap do both at once.
  */
 #ifndef ST_PAGE_H
 #define ST_PAGE_H
@@ -10,181 +14,269 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "st_bits.h"
-#include "st_frames.h"
-#include "st_live.h"
+#include "st_quarantine.h"
 
-/* ---- metadata log ------------------------------------------------------------ */
-
-static inline void st_log_append(struct st_ctx *ctx, uint32_t kind, uint64_t va, uint64_t npages)
+static inline uint64_t st_page_va(const struct st_ctx *ctx, uint64_t at)
 {
-    struct st_die *me = &ctx->dies[ctx->rank];
-    uint64_t head = st_load_relaxed_64(&me->log_head);
-    struct st_log_record *r = &st_log(ctx, ctx->rank)[head % ST_LOG_RECORDS];
-
-    st_store_relaxed_64(&r->seq, 0); /* a reader that is being lapped sees a hole, not a mixture */
-    st_fence_seqcst();
-    st_store_relaxed_32(&r->kind, kind);
-    st_store_relaxed_32(&r->npages, (uint32_t)npages);
-    st_store_relaxed_64(&r->va, va);
-    st_store_relaxed_64(&r->time_ns, st_now_ns());
-    st_store_release_64(&r->seq, head + 1);       /* pairs with st_shadow_follow */
-    st_store_release_64(&me->log_head, head + 1); /* pairs with st_log_head */
-    st_count(&ctx->count.log_records, 1);
+    return st_segment(ctx, ctx->rank) + (at << ST_PAGE_SHIFT);
 }
-
-static inline uint64_t st_log_head(const struct st_ctx *ctx, uint32_t die)
-{
-    return st_load_acquire_64(&ctx->dies[die].log_head); /* pairs with st_log_append */
-}
-
-/* ---- the owner's side -------------------------------------------------------- */
 
 static inline int st_unmap_range(struct st_ctx *ctx, uint64_t va, uint64_t n)
 {
     (void)ctx;
     return mmap((void *)(uintptr_t)va, n << ST_PAGE_SHIFT, PROT_NONE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED
-               ? ST_ESYS
+               ? errno == ENOMEM ? ST_EMAPS : ST_ESYS
                : ST_OK;
 }
 
-/* Frees own pages [at, at + n) of the segment; those not mapped are left. */
-static inline int st_pages_release(struct st_ctx *ctx, uint64_t at, uint64_t n)
+/* Writes the words that stand in the shadow table's own row into the table. */
+static inline void st_pages_publish(struct st_ctx *ctx, uint64_t at, uint64_t n)
 {
-    uint64_t *table = st_table(ctx, ctx->rank), i, run, frame;
-    int rc = ST_OK, one;
+    uint64_t *table = st_table(ctx, ctx->rank), *own = st_shadow(ctx, ctx->rank), i;
 
-    for (i = at; i < at + n; i += run) {
-        uint64_t w = st_load_relaxed_64(&table[i]);
-
-        run = 1;
-        if (ST_PTE_STATE(w) != ST_PAGE_MAPPED)
-            continue;
-        frame = ST_PTE_FRAME(w) - ctx->rank * ctx->hbm_pages;
-        while (i + run < at + n && ST_PTE_STATE(st_load_relaxed_64(&table[i + run])) == ST_PAGE_MAPPED &&
-               ST_PTE_FRAME(st_load_relaxed_64(&table[i + run])) == ST_PTE_FRAME(w) + run)
-            run++;
-        for (uint64_t k = i; k < i + run; k++) /* pairs with st_ensure_mapped */
-            st_store_release_64(&table[k],
-                                ST_PTE(0, ST_PTE_GEN(st_load_relaxed_64(&table[k])) + 1, ST_PAGE_FREE));
-        one = st_unmap_range(ctx, st_segment(ctx, ctx->rank) + (i << ST_PAGE_SHIFT), run);
-        rc = rc == ST_OK ? one : rc;
-        one = st_frames_punch(ctx, frame, run);
-        rc = rc == ST_OK ? one : rc;
-        st_bits_set(ctx->frame_used, frame, run, 0);
-        ctx->frames_left += run;
-        st_count(&ctx->count.pages_unmapped, run);
+    for (i = at; i < at + n; i++) { /* pairs with st_shadow_sync, st_ensure_mapped */
+        st_store_release_64(&table[i], own[i]);
+        st_ready_set(ctx, ctx->rank, i, ST_PTE_STATE(own[i]) == ST_PAGE_MAPPED);
     }
-    st_bits_set(ctx->page_used, at, n, 0);
-    st_store_relaxed_64(&ctx->dies[ctx->rank].pages_reserved, ctx->hbm_pages - ctx->frames_left);
-    return rc;
 }
 
-/* One contiguous run of frames under pages [at, at + *n). */
-static inline int st_pages_back(struct st_ctx *ctx, uint64_t at, uint64_t want, uint64_t *got)
+/* Length of the run of pages from `at` that have the first one's state, over
+ * contiguous frames. */
+static inline uint64_t st_pages_run(const uint64_t *words, uint64_t at, uint64_t end)
 {
-    uint64_t *table = st_table(ctx, ctx->rank), frame, va, i;
+    uint64_t w = st_load_relaxed_64(&words[at]), v, run;
+
+    for (run = 1; at + run < end; run++) {
+        v = st_load_relaxed_64(&words[at + run]);
+        if (ST_PTE_STATE(v) != ST_PTE_STATE(w) ||
+            (ST_PTE_STATE(w) != ST_PAGE_FREE && ST_PTE_FRAME(v) != ST_PTE_FRAME(w) + run))
+            break;
+    }
+    return run;
+}
+
+/* Takes what lies under pages [at, at + n) away; pages with nothing are left.
+ * The caller holds the lock, and appends the record that is `due`. */
+static inline int st_pages_clear(struct st_ctx *ctx, uint64_t at, uint64_t n, uint64_t due)
+{
+    uint64_t *table = st_table(ctx, ctx->rank), *own = st_shadow(ctx, ctx->rank), i, k, run, w, first;
     int rc;
+
+    for (i = at; i < at + n; i += run) {
+        w = st_load_relaxed_64(&table[i]);
+        run = st_pages_run(table, i, at + n);
+        if (ST_PTE_STATE(w) == ST_PAGE_FREE)
+            continue;
+        rc = st_unmap_range(ctx, st_page_va(ctx, i), run);
+        if (rc != ST_OK)
+            return rc;
+        for (k = i; k < i + run; k++)
+            own[k] = ST_PTE(0, ST_PTE_GEN(own[k]) + 1, ST_PAGE_FREE);
+        st_pages_publish(ctx, i, run);
+        first = ctx->rank * ctx->hbm_pages;
+        if (ST_PTE_FRAME(w) >= first && ST_PTE_FRAME(w) < first + ctx->hbm_pages)
+            st_frames_refer(ctx, ST_PTE_FRAME(w) - first, run, -1, due);
+        st_count(&ctx->count.pages_unmapped, run);
+    }
+    return ST_OK;
+}
+
+/* Takes at most `want` contiguous free frames, mapped and populated at own page
+ * `at`; how many in *got.  Nobody refers to them yet, and nothing is published. */
+static inline int st_frames_take(struct st_ctx *ctx, uint64_t at, uint64_t want, uint64_t *got)
+{
+    uint64_t frame, va = st_page_va(ctx, at), i, *own = st_shadow(ctx, ctx->rank);
+    int rc, err;
 
     frame = st_bits_find(ctx->frame_used, ctx->hbm_pages, 0, want, 1, got);
     if (!*got)
         frame = st_bits_find(ctx->frame_used, ctx->hbm_pages, 0, want, 0, got);
     if (!*got)
         return ST_ENOMEM;
-    va = st_segment(ctx, ctx->rank) + (at << ST_PAGE_SHIFT);
     st_frames_punch(ctx, frame, *got); /* what a late writer may have left in free frames must not show */
     st_frames_huge(ctx, va, frame, *got);
     rc = st_frames_reserve(ctx, frame, *got);
     if (rc == ST_OK)
-        rc = st_map_frames(ctx, va, ctx->rank * ctx->hbm_pages + frame, *got, 1);
+        rc = st_map_frames(ctx, va, ctx->rank * ctx->hbm_pages + frame, *got, PROT_READ | PROT_WRITE, 1);
     if (rc != ST_OK) {
-        int err = errno;
-
+        err = errno;
         st_unmap_range(ctx, va, *got);
         st_frames_punch(ctx, frame, *got);
         errno = err;
         return rc;
     }
     st_bits_set(ctx->frame_used, frame, *got, 1);
-    ctx->frames_left -= *got;
-    st_count(&ctx->count.pages_mapped, *got);
-    for (i = 0; i < *got; i++) /* pairs with st_ensure_mapped */
-        st_store_release_64(&table[at + i],
-                            ST_PTE(ctx->rank * ctx->hbm_pages + frame + i,
-                                   ST_PTE_GEN(st_load_relaxed_64(&table[at + i])) + 1,
-                                   ST_PAGE_MAPPED));
+    st_store_relaxed_64(&ctx->frames_left, ctx->frames_left - *got);
+    for (i = 0; i < *got; i++)
+        own[at + i] = ST_PTE(ctx->rank * ctx->hbm_pages + frame + i, ST_PTE_GEN(own[at + i]) + 1, ST_PAGE_MAPPED);
     return ST_OK;
 }
 
-/* Reserves a run of npages pages of this die's segment with frames under it,
- * mapped here and published.  ST_ENOMEM: HBM share, file system or cgroup is
- * full; nothing has changed then. */
+/* Gives frames back that st_frames_take put at pages [at, at + n) and nobody saw. */
+static inline void st_frames_untake(struct st_ctx *ctx, uint64_t at, uint64_t n)
+{
+    uint64_t *own = st_shadow(ctx, ctx->rank), i, run, frame;
+
+    st_unmap_range(ctx, st_page_va(ctx, at), n);
+    for (i = at; i < at + n; i += run) {
+        run = st_pages_run(own, i, at + n);
+        frame = ST_PTE_FRAME(own[i]) - ctx->rank * ctx->hbm_pages;
+        st_frames_punch(ctx, frame, run);
+        st_frames_freed(ctx, frame, run);
+    }
+    for (i = at; i < at + n; i++)
+        own[i] = st_load_relaxed_64(&st_table(ctx, ctx->rank)[i]);
+}
+
+/* Frames under the unused own pages [at, at + n), all or none; not published. */
+static inline int st_pages_fill(struct st_ctx *ctx, uint64_t at, uint64_t n)
+{
+    uint64_t done = 0, got;
+    int rc = n > ctx->frames_left ? ST_ENOMEM : st_table_reserve(ctx, at + n), err;
+
+    if (rc != ST_OK)
+        return rc;
+    for (; done < n; done += got) {
+        rc = st_frames_take(ctx, at + done, n - done, &got);
+        if (rc != ST_OK) {
+            err = errno;
+            st_frames_untake(ctx, at, done);
+            errno = err;
+            return rc;
+        }
+    }
+    return ST_OK;
+}
+
+/* One try of st_pages_map; *va 0: anywhere. */
+static inline int st_pages_try(struct st_ctx *ctx, uint64_t npages, uint64_t *va)
+{
+    uint64_t at, found, k, *own = st_shadow(ctx, ctx->rank);
+    int rc;
+
+    pthread_mutex_lock(&ctx->lock);
+    if (*va) {
+        at = (*va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT;
+        found = npages;
+        for (k = at; k < at + npages && found; k++)
+            found = st_bit(ctx->page_used, k) ? 0 : found;
+        rc = found ? ST_OK : ST_EINVAL;
+    } else {
+        at = st_bits_find(ctx->page_used, ctx->seg_pages, 0, npages, 1, &found);
+        rc = found ? ST_OK : ST_ENOMEM;
+    }
+    if (rc == ST_OK)
+        rc = st_pages_fill(ctx, at, npages);
+    if (rc == ST_OK) {
+        st_bits_set(ctx->page_used, at, npages, 1);
+        for (k = at; k < at + npages; k++)
+            ctx->frame_refs[ST_PTE_FRAME(own[k]) - ctx->rank * ctx->hbm_pages] = 1;
+        st_pages_publish(ctx, at, npages);
+        st_count(&ctx->count.pages_mapped, npages);
+        *va = st_page_va(ctx, at);
+        st_store_relaxed_64(&ctx->dies[ctx->rank].pages_reserved, ctx->hbm_pages - ctx->frames_left);
+        st_log_append(ctx, ST_LOG_MAP, *va, npages);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return rc;
+}
+
+/* Calls a function again while it lacks frames or file system and some are in
+ * quarantine, until quarantine_ns has passed: back-pressure on who allocates
+ * faster than its peers unmap. */
+#define ST_WITH_QUARANTINE(ctx, rc, call)                                                    \
+    do {                                                                                     \
+        struct st_waiter waiter_;                                                            \
+        struct st_wait_policy policy_ = (ctx)->wait;                                         \
+        policy_.poll = NULL; /* an allocation may not run signal handlers */                 \
+        st_wait_begin(&waiter_, &policy_, NULL, NULL,                                        \
+                      (ctx)->quarantine_ns ? (ctx)->quarantine_ns : 10000000000ull);         \
+        while (((rc) = (call)) == ST_ENOMEM && st_load_relaxed_64(&(ctx)->quarantined_frames)) { \
+            int err_ = errno, step_;                                                         \
+            if (st_quarantine_reclaim(ctx))                                                  \
+                continue;                                                                    \
+            step_ = st_wait_step(&waiter_);                                                  \
+            errno = err_;                                                                    \
+            if (step_ == ST_ETIMEOUT)                                                        \
+                break;                                                                       \
+        }                                                                                    \
+        st_wait_end(&waiter_);                                                               \
+    } while (0)
+
+/* Pages of this die's segment, none of which may be used: with frames under
+ * them, zero, mapped here and published.  ST_EINVAL: they are in use, or outside.
+ * ST_ENOMEM: HBM share, file system or cgroup is full; nothing has changed then. */
+static inline int st_pages_map_at(struct st_ctx *ctx, uint64_t va, uint64_t npages)
+{
+    uint64_t at = (va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT;
+    int rc;
+
+    if (!st_is_die(ctx))
+        return ST_ENOJOB;
+    if (npages == 0 || va % ST_PAGE_BYTES || st_owner(ctx, va) != (int64_t)ctx->rank ||
+        npages > ctx->seg_pages || at + npages > ctx->seg_pages)
+        return ST_EINVAL;
+    ST_WITH_QUARANTINE(ctx, rc, st_pages_try(ctx, npages, &va));
+    return rc;
+}
+
+/* The same where there is room. */
 static inline int st_pages_map(struct st_ctx *ctx, uint64_t npages, uint64_t *va)
 {
-    uint64_t at, found, done = 0, got;
-    int rc = ST_OK;
+    uint64_t at = 0;
+    int rc;
 
     if (npages == 0)
         return ST_EINVAL;
     if (!st_is_die(ctx))
         return ST_ENOJOB;
-    pthread_mutex_lock(&ctx->lock);
-    if (npages > ctx->frames_left) {
-        rc = ST_ENOMEM;
-        goto out;
-    }
-    at = st_bits_find(ctx->page_used, ctx->seg_pages, 0, npages, 1, &found);
-    if (!found) {
-        rc = ST_ENOMEM;
-        goto out;
-    }
-    rc = st_table_reserve(ctx, at + npages);
-    if (rc != ST_OK)
-        goto out;
-    st_bits_set(ctx->page_used, at, npages, 1);
-    while (done < npages && rc == ST_OK) {
-        rc = st_pages_back(ctx, at + done, npages - done, &got);
-        done += rc == ST_OK ? got : 0;
-    }
-    if (rc != ST_OK) {
-        int err = errno;
-
-        st_pages_release(ctx, at, npages);
-        errno = err;
-        goto out;
-    }
-    *va = st_segment(ctx, ctx->rank) + (at << ST_PAGE_SHIFT);
-    st_log_append(ctx, ST_LOG_MAP, *va, npages);
-    st_store_relaxed_64(&ctx->dies[ctx->rank].pages_reserved, ctx->hbm_pages - ctx->frames_left);
-out:
-    pthread_mutex_unlock(&ctx->lock);
+    if (npages > ctx->hbm_pages)
+        return ST_ENOMEM;
+    ST_WITH_QUARANTINE(ctx, rc, st_pages_try(ctx, npages, &at));
+    if (rc == ST_OK)
+        *va = at;
     return rc;
 }
 
-/* Gives back pages [va, va + npages), any part of earlier runs. */
+/* Own pages [va, va + npages) as an index; ST_EINVAL unless the table has them
+ * all.  The caller holds the lock. */
+static inline int st_pages_within(struct st_ctx *ctx, uint64_t va, uint64_t npages, uint64_t *at)
+{
+    *at = (va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT;
+    return va % ST_PAGE_BYTES || st_owner(ctx, va) != (int64_t)ctx->rank || npages == 0 ||
+                   npages > ctx->seg_pages || *at + npages > ctx->seg_pages
+               ? ST_EINVAL
+               : ST_OK;
+}
+
+/* Gives back pages [va, va + npages), any part of earlier runs.  Their addresses
+ * are free at once, the frames when no peer can have them mapped. */
 static inline int st_pages_unmap(struct st_ctx *ctx, uint64_t va, uint64_t npages)
 {
-    uint64_t at = (va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT, i;
-    int rc = ST_OK;
+    uint64_t at, i;
+    int rc;
 
     if (!st_is_die(ctx))
         return ST_ENOJOB;
-    if (va % ST_PAGE_BYTES || st_owner(ctx, va) != (int64_t)ctx->rank || npages == 0 ||
-        npages > ctx->seg_pages || at + npages > ctx->seg_pages)
-        return ST_EINVAL;
     pthread_mutex_lock(&ctx->lock);
-    if (at + npages > st_table_top(ctx, ctx->rank))
+    rc = st_pages_within(ctx, va, npages, &at);
+    if (rc == ST_OK && at + npages > st_table_top(ctx, ctx->rank))
         rc = ST_EINVAL;
-    for (i = at; i < at + npages && rc == ST_OK; i++)
+    for (i = at; rc == ST_OK && i < at + npages; i++)
         if (ST_PTE_STATE(st_load_relaxed_64(&st_table(ctx, ctx->rank)[i])) != ST_PAGE_MAPPED)
             rc = ST_EINVAL;
     if (rc == ST_OK) {
-        rc = st_pages_release(ctx, at, npages);
+        rc = st_pages_clear(ctx, at, npages, st_log_head(ctx, ctx->rank) + 1);
+        for (i = at; i < at + npages; i++)
+            if (ST_PTE_STATE(st_load_relaxed_64(&st_table(ctx, ctx->rank)[i])) == ST_PAGE_FREE)
+                st_bits_set(ctx->page_used, i, 1, 0);
         /* After the table has changed: who follows the log up to here finds it changed. */
         st_log_append(ctx, ST_LOG_UNMAP, va, npages);
     }
     pthread_mutex_unlock(&ctx->lock);
+    if (ctx->ndies == 1)
+        st_quarantine_reclaim(ctx);
     return rc;
 }
 

@@ -1,147 +1,221 @@
-/* A peer's pages, mapped here at the owner's addresses. */
+/* A peer's pages, mapped here at the owner's addresses.
+ *
+ * Three ways lead here: the registrar follows the peers' logs in the background;
+ * a barrier follows them up to what its members had logged (a registration
+ * fence); and phase 2 checks, before an operation touches a peer's pages, that
+ * they are mapped, and maps those that are not itself, without waiting for the
+ * registrar to come to them.
+ */
 #ifndef ST_SHADOW_H
 #define ST_SHADOW_H
 
 #include "st_page.h"
 
-/* Brings pages [at, at + n) of a peer's segment in line with its table: maps
- * what is new, unmaps what is gone.  The caller holds the lock. */
-static inline int st_shadow_sync(struct st_ctx *ctx, uint32_t die, uint64_t at, uint64_t n)
+#define ST_FOLLOW_PAGES 16u /* mapped under one hold of the locks: what a thread that helps may wait for */
+
+static inline int st_page_maps(uint64_t word)
 {
-    uint64_t *table = st_table(ctx, die), *shadow = st_shadow(ctx, die), i, k, run, w, first;
-    uint64_t limit = (uint64_t)ctx->ndies * ctx->hbm_pages, top = st_table_top(ctx, die), had;
-    uint64_t seg = st_segment(ctx, die);
+    return ST_PTE_STATE(word) == ST_PAGE_MAPPED || ST_PTE_STATE(word) == ST_PAGE_READ;
+}
+
+/* Lets go of a page of a peer, whose word is not (or no longer) what is mapped here. */
+static inline int st_shadow_drop(struct st_ctx *ctx, uint32_t die, uint64_t i, uint64_t word)
+{
+    uint64_t *shadow = st_shadow(ctx, die), had = st_load_relaxed_64(&shadow[i]);
     int rc;
 
+    st_ready_set(ctx, die, i, 0);
+    if (st_page_maps(had)) {
+        rc = ctx->shared_window ? ST_OK : st_unmap_range(ctx, st_segment(ctx, die) + (i << ST_PAGE_SHIFT), 1);
+        if (rc != ST_OK)
+            return rc;
+        st_count(&ctx->count.shadow_unmaps, 1);
+    }
+    if (st_page_maps(word)) /* it is not mapped: another generation, which no word ever has again */
+        word = ST_PTE(0, ST_PTE_GEN(word) - 1, ST_PAGE_FREE);
+    st_store_relaxed_64(&shadow[i], word);
+    return ST_OK;
+}
+
+/* Maps pages [i, i + run) of a peer, which are of one state over contiguous frames. */
+static inline int st_shadow_map(struct st_ctx *ctx, uint32_t die, uint64_t i, uint64_t run)
+{
+    uint64_t *table = st_table(ctx, die), *shadow = st_shadow(ctx, die), k, w;
+    uint64_t first = st_load_relaxed_64(&table[i]);
+    uint32_t state = ST_PTE_STATE(first);
+    int rc;
+
+    if (ST_PTE_FRAME(first) + run > (uint64_t)ctx->ndies * ctx->hbm_pages)
+        return ST_ECORRUPT;
+    rc = st_map_frames(ctx, st_segment(ctx, die) + (i << ST_PAGE_SHIFT), ST_PTE_FRAME(first), run,
+                       state == ST_PAGE_READ ? PROT_READ : PROT_READ | PROT_WRITE, 0);
+    if (rc != ST_OK)
+        return rc;
+    for (k = i; k < i + run; k++) {
+        w = st_load_acquire_64(&table[k]); /* pairs with st_pages_publish */
+        /* Changed while it was mapped: the next check will see the difference,
+         * and that something is mapped here. */
+        if (ST_PTE_STATE(w) != state || ST_PTE_FRAME(w) != ST_PTE_FRAME(first) + (k - i))
+            w = ST_PTE(ST_PTE_FRAME(first) + (k - i), ST_PTE_GEN(w) - 1, state);
+        st_store_relaxed_64(&shadow[k], w);
+        st_ready_set(ctx, die, k, state == ST_PAGE_MAPPED);
+    }
+    st_count(&ctx->count.shadow_maps, run);
+    st_count(&ctx->count.shadow_map_calls, 1);
+    return ST_OK;
+}
+
+/* Brings pages [at, at + n) of a peer's segment in line with its table: unmaps
+ * what is gone and, if `maps`, maps what is new.  The caller holds the map_lock. */
+static inline int st_shadow_sync(struct st_ctx *ctx, uint32_t die, uint64_t at, uint64_t n, int maps)
+{
+    uint64_t *table = st_table(ctx, die), *shadow = st_shadow(ctx, die), i, run, w, v;
+    uint64_t top = st_table_top(ctx, die);
+    int rc = ST_OK;
+
     n = at + n <= top ? n : at < top ? top - at : 0;
-    for (i = at; i < at + n; i += run) {
-        first = st_load_acquire_64(&table[i]); /* pairs with st_pages_back, st_pages_release */
-        had = st_load_relaxed_64(&shadow[i]);
+    for (i = at; i < at + n && rc == ST_OK; i += run) {
+        w = st_load_acquire_64(&table[i]); /* pairs with st_pages_publish */
         run = 1;
-        if (first == had)
+        if (w == st_load_relaxed_64(&shadow[i]))
             continue;
-        if (ST_PTE_STATE(first) != ST_PAGE_MAPPED) {
-            st_store_release_64(&shadow[i], first); /* pairs with st_ensure_mapped */
-            if (ST_PTE_STATE(had) == ST_PAGE_MAPPED && !ctx->shared_window) {
-                rc = st_unmap_range(ctx, seg + (i << ST_PAGE_SHIFT), 1);
-                if (rc != ST_OK) {
-                    st_store_release_64(&shadow[i], had); /* pairs with st_ensure_mapped */
-                    return rc;
-                }
-                st_count(&ctx->count.shadow_unmaps, 1);
-            }
+        if (!maps || !st_page_maps(w)) {
+            rc = st_shadow_drop(ctx, die, i, w);
             continue;
         }
         for (; i + run < at + n; run++) {
-            w = st_load_acquire_64(&table[i + run]); /* pairs with st_pages_back */
-            if (w == st_load_relaxed_64(&shadow[i + run]) || ST_PTE_STATE(w) != ST_PAGE_MAPPED ||
-                ST_PTE_FRAME(w) != ST_PTE_FRAME(first) + run)
+            v = st_load_acquire_64(&table[i + run]); /* pairs with st_pages_publish */
+            if (v == st_load_relaxed_64(&shadow[i + run]) || ST_PTE_STATE(v) != ST_PTE_STATE(w) ||
+                ST_PTE_FRAME(v) != ST_PTE_FRAME(w) + run)
                 break;
         }
-        if (ST_PTE_FRAME(first) + run > limit)
-            return ST_ECORRUPT;
-        rc = st_map_frames(ctx, seg + (i << ST_PAGE_SHIFT), ST_PTE_FRAME(first), run, 0);
-        if (rc != ST_OK)
-            return rc;
-        for (k = i; k < i + run; k++) {
-            w = st_load_acquire_64(&table[k]); /* pairs with st_pages_back */
-            /* Changed while it was mapped: the next check will see the difference,
-             * and that something is mapped here. */
-            if (ST_PTE_STATE(w) != ST_PAGE_MAPPED || ST_PTE_FRAME(w) != ST_PTE_FRAME(first) + (k - i))
-                w = ST_PTE(ST_PTE_FRAME(first) + (k - i), ST_PTE_GEN(w) - 1, ST_PAGE_MAPPED);
-            st_store_release_64(&shadow[k], w); /* pairs with st_ensure_mapped */
-        }
-        st_count(&ctx->count.shadow_maps, run);
-        st_count(&ctx->count.shadow_map_calls, 1);
+        rc = st_shadow_map(ctx, die, i, run);
     }
-    return ST_OK;
-}
-
-static inline int st_ensure_slow(struct st_ctx *ctx, uint32_t die, uint64_t first, uint64_t last)
-{
-    uint64_t *table = st_table(ctx, die), i;
-    int rc = ST_OK;
-
-    pthread_mutex_lock(&ctx->lock);
-    for (i = first; i <= last && rc == ST_OK; i++)
-        if (ST_PTE_STATE(st_load_acquire_64(&table[i])) != ST_PAGE_MAPPED) /* pairs with st_pages_back */
-            rc = ST_EREG;
-    if (rc == ST_OK)
-        rc = st_shadow_sync(ctx, die, first, last - first + 1);
-    pthread_mutex_unlock(&ctx->lock);
     return rc;
 }
 
-/* Makes [va, va + bytes), an address that came from a peer, safe to touch
- * here.  ST_EREG: not (or no longer) allocated, or out of bounds. */
-static inline int st_ensure_mapped(struct st_ctx *ctx, uint64_t va, uint64_t bytes)
+/* A histogram with four buckets to a power of two. */
+static inline void st_latency_count(struct st_ctx *ctx, uint64_t ns)
 {
-    int64_t die = st_owner(ctx, va);
-    uint64_t offset, first, last, i, *table, *shadow, w;
+    uint32_t top = 63 - (uint32_t)__builtin_clzll(ns | 1), k;
 
-    if (bytes == 0)
-        return ST_OK;
-    if (die < 0)
-        return ST_EREG;
-    offset = va - st_segment(ctx, (uint32_t)die);
-    if (bytes > ctx->seg_bytes - offset)
-        return ST_EREG;
-    first = offset >> ST_PAGE_SHIFT;
-    last = (offset + bytes - 1) >> ST_PAGE_SHIFT;
-    if (last >= st_table_top(ctx, (uint32_t)die))
-        return ST_EREG;
-    table = st_table(ctx, (uint32_t)die);
-    shadow = st_shadow(ctx, (uint32_t)die);
-    for (i = first; i <= last; i++) {
-        w = st_load_acquire_64(&table[i]); /* pairs with st_pages_back, st_pages_release */
-        if (ST_PTE_STATE(w) != ST_PAGE_MAPPED)
-            return ST_EREG;
-        if ((uint32_t)die != ctx->rank && w != st_load_acquire_64(&shadow[i])) /* pairs with st_shadow_sync */
-            return st_ensure_slow(ctx, (uint32_t)die, i, last);
-    }
+    k = top < 2 ? (uint32_t)ns : top * 4 + (uint32_t)(ns >> (top - 2) & 3) - 4;
+    k = k < ST_LATENCIES ? k : ST_LATENCIES - 1;
+    st_store_relaxed_32(&ctx->latencies[k], st_load_relaxed_32(&ctx->latencies[k]) + 1);
+}
+
+/* The smallest value of a bucket, in nanoseconds. */
+static inline uint64_t st_latency_of(uint32_t k)
+{
+    return k < 4 ? k : (uint64_t)(4 + k % 4) << (k / 4 - 1);
+}
+
+/* One step along a record or a rescan: at most ST_FOLLOW_PAGES pages of `total`. */
+static inline int st_follow_pages(struct st_ctx *ctx, struct st_position *p, uint32_t die, uint64_t at,
+                                  uint64_t total, int maps, int *over)
+{
+    uint64_t n = total - p->part;
+    int rc;
+
+    n = n < ST_FOLLOW_PAGES || !maps ? n : ST_FOLLOW_PAGES;
+    pthread_mutex_lock(&ctx->follow[die].map_lock);
+    rc = st_shadow_sync(ctx, die, at + p->part, n, maps);
+    pthread_mutex_unlock(&ctx->follow[die].map_lock);
+    if (rc != ST_OK)
+        return rc;
+    p->part += n;
+    *over = p->part >= total;
+    if (*over)
+        p->part = 0;
     return ST_OK;
 }
 
-/* Follows a peer's metadata log up to head: afterwards all that the peer had
- * allocated then is mapped here. */
-static inline int st_shadow_follow(struct st_ctx *ctx, uint32_t die, uint64_t head)
+/* Pages of the dead that a peer has cleared since its frames lay under them: what a
+ * reader of its log may have missed when it was lapped. */
+static inline int st_follow_dead(struct st_ctx *ctx)
 {
-    struct st_log_record *log = st_log(ctx, die), r;
-    uint64_t cursor, at, seg = st_segment(ctx, die);
+    uint32_t die;
     int rc = ST_OK;
 
-    if (die == ctx->rank || st_load_relaxed_64(&ctx->log_cursor[die]) >= head)
-        return ST_OK;
-    pthread_mutex_lock(&ctx->lock);
-    cursor = st_load_relaxed_64(&ctx->log_cursor[die]);
-    if (cursor >= head) /* another thread was faster */
-        head = cursor;
-    if (head - cursor > ST_LOG_RECORDS)
-        goto rescan;
-    for (; cursor < head && rc == ST_OK; cursor++) {
-        struct st_log_record *p = &log[cursor % ST_LOG_RECORDS];
-
-        if (st_load_acquire_64(&p->seq) != cursor + 1) /* pairs with st_log_append */
-            goto rescan;
-        r.npages = st_load_relaxed_32(&p->npages);
-        r.va = st_load_relaxed_64(&p->va);
-        st_fence_seqcst();
-        if (st_load_relaxed_64(&p->seq) != cursor + 1)
-            goto rescan;
-        at = (r.va - seg) >> ST_PAGE_SHIFT;
-        if (r.va < seg || at >= ctx->seg_pages || r.npages > ctx->seg_pages - at)
-            rc = ST_ECORRUPT;
-        else
-            rc = st_shadow_sync(ctx, die, at, r.npages);
+    for (die = 0; die < ctx->ndies && rc == ST_OK; die++) {
+        if (die == ctx->rank || !st_load_relaxed_32(&ctx->dies[die].dead))
+            continue;
+        pthread_mutex_lock(&ctx->follow[die].map_lock);
+        rc = st_shadow_sync(ctx, die, 0, ctx->seg_pages, 0);
+        pthread_mutex_unlock(&ctx->follow[die].map_lock);
     }
-    goto out;
-rescan: /* lapped by the writer: the table has it all */
-    rc = st_shadow_sync(ctx, die, 0, ctx->seg_pages);
-    st_count(&ctx->count.rescans, 1);
-out:
-    if (rc == ST_OK)
-        st_store_relaxed_64(&ctx->log_cursor[die], head);
-    pthread_mutex_unlock(&ctx->lock);
+    return rc;
+}
+
+/* One step towards record `head` of a peer's log; the caller holds the log_lock. */
+static inline int st_follow_step(struct st_ctx *ctx, uint32_t die, struct st_position *p, uint64_t head, int maps)
+{
+    struct st_log_record r = {0};
+    uint64_t at, total;
+    int64_t owner;
+    int rc, over = 0;
+
+    if (!p->rescan_to && (head - p->cursor > ST_LOG_RECORDS || !st_log_read(ctx, die, p->cursor, &r))) {
+        p->rescan_to = st_log_head(ctx, die); /* lapped by the writer: the table has it all */
+        p->part = 0;
+        st_count(&ctx->count.rescans, 1);
+    }
+    if (p->rescan_to) {
+        total = st_table_top(ctx, die);
+        rc = st_follow_pages(ctx, p, die, 0, total > p->part ? total : p->part, maps, &over);
+        if (rc == ST_OK && over)
+            rc = st_follow_dead(ctx);
+        if (rc == ST_OK && over) {
+            p->cursor = p->rescan_to;
+            p->rescan_to = 0;
+        }
+        return rc;
+    }
+    owner = st_owner(ctx, r.va); /* the log's writer, but for pages of a dead die that it has cleared */
+    if (owner < 0 || (uint32_t)owner == ctx->rank)
+        return ST_ECORRUPT;
+    at = (r.va - st_segment(ctx, (uint32_t)owner)) >> ST_PAGE_SHIFT;
+    if (r.npages > ctx->seg_pages - at)
+        return ST_ECORRUPT;
+    rc = st_follow_pages(ctx, p, (uint32_t)owner, at, r.npages, maps, &over);
+    if (rc == ST_OK && over) {
+        p->cursor++;
+        if (maps && r.kind == ST_LOG_MAP)
+            st_latency_count(ctx, st_now_ns() - r.time_ns);
+    }
+    return rc;
+}
+
+/* Follows a peer's metadata log up to head.  Afterwards what the peer had given
+ * back by then is unmapped here and, if `maps`, all that it had allocated is mapped. */
+static inline int st_shadow_follow(struct st_ctx *ctx, uint32_t die, uint64_t head, int maps)
+{
+    struct st_follow *f = &ctx->follow[die];
+    struct st_position *p = &f->at[maps];
+    int rc = ST_OK, more;
+
+    if (die == ctx->rank || st_load_acquire_64(&p->cursor) >= head) /* pairs with the store below */
+        return ST_OK;
+    do {
+        uint64_t cursor;
+
+        pthread_mutex_lock(&f->log_lock);
+        cursor = p->cursor;
+        if (cursor < head) {
+            struct st_position step = *p;
+
+            rc = st_follow_step(ctx, die, &step, head, maps);
+            p->part = step.part;
+            p->rescan_to = step.rescan_to;
+            st_store_release_64(&p->cursor, step.cursor); /* pairs with the load above */
+            if (step.cursor > cursor && step.cursor > f->passed) {
+                st_store_release_64(&f->passed, step.cursor); /* pairs with st_ensure_mapped */
+                st_log_passed(ctx, die, step.cursor);
+            }
+        }
+        more = p->cursor < head;
+        pthread_mutex_unlock(&f->log_lock);
+    } while (rc == ST_OK && more);
     return rc;
 }
 

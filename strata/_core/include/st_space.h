@@ -61,6 +61,10 @@ static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t 
     at = st_align(at + ndies * 4, 4096);
     h->rendezvous_off = at;
     at = st_align(at + (uint64_t)ndies * ST_RENDEZVOUS_SLOTS * sizeof(struct st_rendezvous), 4096);
+    h->cursors_off = at;
+    at = st_align(at + (uint64_t)ndies * ndies * 8, 4096);
+    h->exports_off = at;
+    at = st_align(at + (uint64_t)ndies * ST_EXPORT_SLOTS * sizeof(struct st_export), 4096);
     h->logs_off = at;
     at = st_align(at + (uint64_t)ndies * ST_LOG_RECORDS * sizeof(struct st_log_record), 4096);
     h->world_off = at;
@@ -94,7 +98,8 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
         want.control_bytes != h.control_bytes || want.seg_bytes != h.seg_bytes ||
         want.dies_off != h.dies_off || want.tables_off != h.tables_off ||
         want.logs_off != h.logs_off || want.rendezvous_off != h.rendezvous_off ||
-        want.world_off != h.world_off || want.cpus_off != h.cpus_off)
+        want.world_off != h.world_off || want.cpus_off != h.cpus_off ||
+        want.cursors_off != h.cursors_off || want.exports_off != h.exports_off)
         return ST_EABI;
     p = mmap(NULL, h.control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
              (off_t)h.control_offset);
@@ -111,6 +116,8 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
     ctx->hbm_pages = h.hbm_bytes >> ST_PAGE_SHIFT;
     ctx->dies = (struct st_die *)(ctx->control + h.dies_off);
     ctx->tables = (uint64_t *)(ctx->control + h.tables_off);
+    ctx->cursors = (uint64_t *)(ctx->control + h.cursors_off);
+    ctx->exports = (struct st_export *)(ctx->control + h.exports_off);
     ctx->logs = (struct st_log_record *)(ctx->control + h.logs_off);
     ctx->spread.cpus = (uint32_t *)(ctx->control + h.cpus_off);
     ctx->spread.n = h.ndies;
@@ -169,27 +176,49 @@ static inline void st_space_mark(struct st_ctx *ctx)
     ctx->mark = p;
 }
 
+/* The next table of n bytes in a private mapping; p NULL: only counts. */
+static inline void *st_space_table(uint8_t *p, uint64_t *at, uint64_t bytes)
+{
+    uint64_t here = *at;
+
+    *at = st_align(here + bytes, 64);
+    return p ? p + here : NULL;
+}
+
+static inline uint64_t st_space_tables(struct st_ctx *ctx, uint8_t *p)
+{
+    uint64_t at = 0;
+
+    ctx->ready_words = (ctx->seg_pages + 63) / 64;
+    ctx->shadow = st_space_table(p, &at, (uint64_t)ctx->ndies * ctx->seg_pages * 8);
+    ctx->ready = st_space_table(p, &at, (uint64_t)ctx->ndies * ctx->ready_words * 8);
+    ctx->follow = st_space_table(p, &at, ctx->ndies * sizeof(struct st_follow));
+    ctx->frame_used = st_space_table(p, &at, (ctx->hbm_pages + 63) / 64 * 8);
+    ctx->page_used = st_space_table(p, &at, ctx->ready_words * 8);
+    ctx->frame_refs = st_space_table(p, &at, ctx->hbm_pages * 4);
+    ctx->held = st_space_table(p, &at, ctx->hbm_pages * sizeof(struct st_held));
+    return st_align(at, 4096);
+}
+
 /* Private tables, in one lazily touched mapping. */
 static inline int st_space_private(struct st_ctx *ctx)
 {
-    uint64_t shadow = (uint64_t)ctx->ndies * ctx->seg_pages * 8;
-    uint64_t cursors = st_align((uint64_t)ctx->ndies * 8, 64);
-    uint64_t frames = st_align((ctx->hbm_pages + 63) / 64 * 8, 64);
-    uint64_t pages = st_align((ctx->seg_pages + 63) / 64 * 8, 64);
+    uint32_t i;
     uint8_t *p;
 
-    ctx->private_bytes = st_align(shadow + cursors + frames + pages, 4096);
+    ctx->private_bytes = st_space_tables(ctx, NULL);
     p = mmap(NULL, ctx->private_bytes, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return ST_ESYS;
     (void)madvise(p, ctx->private_bytes, MADV_NOHUGEPAGE); /* sparse: a touch must not cost 2 MiB */
-    ctx->shadow = (uint64_t *)p;
-    ctx->log_cursor = (uint64_t *)(p + shadow);
-    ctx->frame_used = (uint64_t *)(p + shadow + cursors);
-    ctx->page_used = (uint64_t *)(p + shadow + cursors + frames);
+    st_space_tables(ctx, p);
     ctx->frames_left = ctx->hbm_pages;
     st_space_mark(ctx);
+    for (i = 0; i < ctx->ndies; i++)
+        if (pthread_mutex_init(&ctx->follow[i].log_lock, NULL) != 0 ||
+            pthread_mutex_init(&ctx->follow[i].map_lock, NULL) != 0)
+            return ST_ESYS;
     return pthread_mutex_init(&ctx->lock, NULL) == 0 ? ST_OK : ST_ESYS;
 }
 

@@ -19,7 +19,8 @@ enum st_status {
     ST_ECORRUPT = 12,    /* a value read from shared memory is out of bounds */
     ST_EUNSUPPORTED = 13,/* dtype and operator do not go together */
     ST_AGAIN = 14,       /* not done yet; call again */
-    ST_NSTATUS = 15
+    ST_EMAPS = 15,       /* the kernel refuses another mapping */
+    ST_NSTATUS = 16
 };
 
 #endif

@@ -1,0 +1,129 @@
+/* Frames between two lives.
+ *
+ * A frame that nothing of this die refers to any more may still be mapped on
+ * peers.  It stays in quarantine until all that live have passed the log record
+ * that let it go; then its memory is punched out and it is free.  The dead are
+ * not waited for, nor, beyond quarantine_ns, those that do not read (a die that
+ * is stopped): when such a one comes back it finds another generation in the
+ * page table, and no operation reads through its old mapping.
+ */
+#ifndef ST_QUARANTINE_H
+#define ST_QUARANTINE_H
+
+#include "st_bits.h"
+#include "st_frames.h"
+#include "st_log.h"
+
+#define ST_RECLAIM_FRAMES 64u /* punched in one call */
+
+/* Frames [frame, frame + n) of this die's HBM; the caller holds the lock. */
+static inline void st_quarantine_add(struct st_ctx *ctx, uint64_t frame, uint64_t n, uint64_t due)
+{
+    struct st_held *h = &ctx->held[frame];
+
+    *h = (struct st_held){due, st_now_ns(), 0, (uint32_t)n};
+    if (ctx->held_last)
+        ctx->held[ctx->held_last - 1].next = (uint32_t)frame + 1;
+    else
+        ctx->held_first = (uint32_t)frame + 1;
+    ctx->held_last = (uint32_t)frame + 1;
+    st_store_relaxed_64(&ctx->quarantined_frames, ctx->quarantined_frames + n);
+    st_store_seqcst_64(&ctx->dies[ctx->rank].reclaim_due, /* pairs with st_log_passed */
+                       ctx->held[ctx->held_first - 1].due);
+}
+
+/* Have all readers that live passed the entry's record, or had time enough? */
+static inline int st_quarantine_over(struct st_ctx *ctx, const struct st_held *h)
+{
+    uint32_t i;
+
+    for (i = 0; i < ctx->ndies; i++) {
+        if (i == ctx->rank || st_load_seqcst_64(st_cursor(ctx, ctx->rank, i)) >= h->due) /* pairs with st_log_passed */
+            continue;
+        if (!st_die_alive(ctx, i))
+            continue;
+        if (!ctx->quarantine_ns || st_now_ns() - h->since_ns < ctx->quarantine_ns)
+            return 0;
+        st_count(&ctx->count.reclaimed_unread, h->run);
+        return 1;
+    }
+    return 1;
+}
+
+/* The oldest run that may be freed, at most ST_RECLAIM_FRAMES of it; 0: none. */
+static inline uint64_t st_quarantine_take(struct st_ctx *ctx, uint64_t *frame)
+{
+    struct st_held *h, *rest;
+    uint64_t n, due;
+
+    if (!ctx->held_first)
+        return 0;
+    h = &ctx->held[ctx->held_first - 1];
+    if (!st_quarantine_over(ctx, h))
+        return 0;
+    *frame = ctx->held_first - 1;
+    n = h->run < ST_RECLAIM_FRAMES ? h->run : ST_RECLAIM_FRAMES;
+    if (n < h->run) {
+        rest = h + n;
+        *rest = (struct st_held){h->due, h->since_ns, h->next, h->run - (uint32_t)n};
+        if (ctx->held_last == ctx->held_first)
+            ctx->held_last += (uint32_t)n;
+        ctx->held_first += (uint32_t)n;
+    } else {
+        ctx->held_first = h->next;
+        if (!h->next)
+            ctx->held_last = 0;
+    }
+    due = ctx->held_first ? ctx->held[ctx->held_first - 1].due : 0;
+    st_store_seqcst_64(&ctx->dies[ctx->rank].reclaim_due, due); /* pairs with st_log_passed */
+    return n;
+}
+
+static inline void st_frames_freed(struct st_ctx *ctx, uint64_t frame, uint64_t n)
+{
+    st_bits_set(ctx->frame_used, frame, n, 0);
+    st_store_relaxed_64(&ctx->frames_left, ctx->frames_left + n);
+    st_store_relaxed_64(&ctx->dies[ctx->rank].pages_reserved, ctx->hbm_pages - ctx->frames_left);
+}
+
+/* Frees what can be freed; the lock is not held over system calls.  Returns how
+ * many frames came free. */
+static inline uint64_t st_quarantine_reclaim(struct st_ctx *ctx)
+{
+    uint64_t frame = 0, n, total = 0;
+
+    for (;;) {
+        pthread_mutex_lock(&ctx->lock);
+        n = st_quarantine_take(ctx, &frame);
+        pthread_mutex_unlock(&ctx->lock);
+        if (!n)
+            return total;
+        (void)st_frames_punch(ctx, frame, n); /* it is tried again before they are used */
+        pthread_mutex_lock(&ctx->lock);
+        st_frames_freed(ctx, frame, n);
+        st_store_relaxed_64(&ctx->quarantined_frames, ctx->quarantined_frames - n);
+        st_count(&ctx->count.reclaimed, n);
+        pthread_mutex_unlock(&ctx->lock);
+        total += n;
+    }
+}
+
+/* Refers to, or (by -1) lets go of, frames of this die; the caller holds the
+ * lock.  Those that nothing refers to go into quarantine. */
+static inline void st_frames_refer(struct st_ctx *ctx, uint64_t frame, uint64_t n, int by, uint64_t due)
+{
+    uint64_t i, run;
+
+    for (i = 0; i < n; i++)
+        ctx->frame_refs[frame + i] += (uint32_t)by;
+    for (i = 0; by < 0 && i < n; i += run) {
+        for (run = 0; i + run < n && ctx->frame_refs[frame + i + run] == 0; run++) {
+        }
+        if (run)
+            st_quarantine_add(ctx, frame + i, run, due);
+        else
+            run = 1;
+    }
+}
+
+#endif
