@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         zeros,
         zeros_like,
     )
+    from strata.fabric.intercept import intercept
     from strata.job import explain, finalize, init, initialized, stats
     from strata.launch import spawn
 
@@ -68,6 +69,7 @@ __all__ = [
     "full_like",
     "init",
     "initialized",
+    "intercept",
     "is_fabric",
     "memory_stats",
     "ones",
@@ -114,6 +116,7 @@ _HOME = {
         "zeros",
         "zeros_like",
     ),
+    "strata.fabric.intercept": ("intercept",),
     "strata.job": ("explain", "finalize", "init", "initialized", "stats"),
     "strata.launch": ("spawn",),
 }

@@ -304,12 +304,6 @@ def _serve(listener: socket.socket, fd: int, clients: int, deadline: float) -> N
                 _answer(listener, fd)
 
 
-def _refuse(options: config.Config) -> None:
-    """Options whose value means something that is not there yet: better no job than another one."""
-    if options.intercept:
-        raise errors.ConfigError("STRATA_INTERCEPT=1 is not available yet; use strata.empty() and its like")
-
-
 _lock = threading.RLock()
 _context: space.Context | None = None
 _joined = False
@@ -332,7 +326,6 @@ def init(timeout: float | None = None) -> space.Context:
                 _joined = True
             return _context
         options = config.load()
-        _refuse(options)
         config.reset(options)
         deadline = time.monotonic() + (options.timeout if timeout is None else timeout)
         me = identify(os.environ, options)
@@ -348,6 +341,10 @@ def init(timeout: float | None = None) -> space.Context:
         made.join(rank, max(0.0, deadline - time.monotonic()))
         space.set_current(made)
         _context, _joined = made, True
+        if options.intercept:
+            from strata._core import intercept
+
+            intercept.enable(made)
         return made
 
 

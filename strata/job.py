@@ -65,13 +65,19 @@ def stats() -> dict[str, Any]:
     ``moves``              times this die left a CPU that it shared for an emptier one
     ``sends``, ``recvs``   point-to-point operations
     ``memory``             see ``memory_stats()``
+    ``intercept``          of ``strata.intercept``: ``arrays`` and ``bytes`` of numpy's that became fabric
+                           memory (also when resized), ``fallbacks`` and ``fallback_bytes`` for which
+                           there was no room, so that numpy got ordinary memory
     """
+    from strata._core import intercept, memory
+
     context = bootstrap.context()
     counters: dict[str, Any] = context.counters()
     counters["registration_lag"] = context.lag()
     p50, p99 = context.latency_ns(0.5), context.latency_ns(0.99)
     counters["registration_us"] = None if p50 is None or p99 is None else (p50 / 1e3, p99 / 1e3)
     counters["memory"] = arrays.memory_stats()
+    counters["intercept"] = intercept.counters(memory.heap_of(context))
     return counters
 
 

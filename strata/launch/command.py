@@ -17,7 +17,8 @@ from strata.launch.runner import Module, Program, Script
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
-PRELOAD = ("numpy", "strata.comm", "strata.fabric.arrays", "strata.job")  # the homes of the public names
+# The homes of the public names.
+PRELOAD = ("numpy", "strata.comm", "strata.fabric.arrays", "strata.fabric.intercept", "strata.job")
 
 
 class Refused(Exception):
@@ -116,6 +117,10 @@ def _job(options: Options, link: socket.socket, origin: Origin, stdin: int | Non
     if not any(name in os.environ for name in THREADS):
         each = str(max(1, usable_cpus() // options.n))
         os.environ.update(dict.fromkeys(THREADS, each))
+    if options.intercept is not False:
+        os.environ["STRATA_INTERCEPT"] = "1"
+        if options.intercept is not True:
+            os.environ["STRATA_INTERCEPT_MIN_BYTES"] = str(options.intercept)
     try:
         job = bootstrap.create_job(options.n, options.hbm)
     except errors.ConfigError as error:

@@ -58,7 +58,7 @@ def _failure(text: str) -> str:
     return text
 
 
-# names; attribute; what follows the name, None for a flag; parser; help
+# names; attribute; what follows the name, None for a flag, "[=...]" if it may be left out; parser; help
 _TABLE: tuple[tuple[tuple[str, ...], str, str | None, Callable[[str], Any], str], ...] = (
     (("-n", "--np", "-np"), "n", "N", _count, "how many dies"),
     (("--hbm",), "hbm", "SIZE", _size, "HBM of each die, sparse, as 64G or 512MiB (STRATA_HBM)"),
@@ -70,6 +70,8 @@ _TABLE: tuple[tuple[tuple[str, ...], str, str | None, Callable[[str], Any], str]
     (("--tag-output",), "tag", None, bool, "put [rank] before each line"),
     (("--log-dir",), "log_dir", "DIR", str, "also write DIR/rank.N.out and DIR/rank.N.err"),
     (("--bind",), "bind", None, bool, "pin each die to one CPU, in turn over those allowed"),
+    (("--intercept",), "intercept", "[=MIN_BYTES]", _size,
+     "numpy's own arrays, of MIN_BYTES and more, are fabric memory (STRATA_INTERCEPT)"),
     (("-m",), "module", "MODULE", str, "run a module, as python -m does; ends the options"),
     (("-h", "--help"), "help", None, bool, "show this and exit"),
 )  # fmt: skip
@@ -78,8 +80,6 @@ _BY_NAME = {name: row for row in _TABLE for name in row[0]}
 
 # Known from other launchers or from plans, and refused by name instead of half done.
 _NOT_YET = {
-    "--intercept": "strata-run does not turn numpy interception on yet; set STRATA_INTERCEPT=1 where the "
-    "library offers it",
     "--host": "strata runs on one host",
     "--hosts": "strata runs on one host",
     "--hostfile": "strata runs on one host",
@@ -99,6 +99,7 @@ class Options:
         self.tag = False
         self.log_dir: str | None = None
         self.bind = False
+        self.intercept: int | bool = False  # True: of the size that option intercept_min_bytes says
         self.kind = ""  # "script", "module" or "program"
         self.target: list[str] = []
         for name, value in values.items():
@@ -120,8 +121,16 @@ def wrong(text: str) -> NoReturn:
     sys.exit(USAGE_ERROR)
 
 
+def _optional(what: str | None) -> bool:
+    """Whether an option's value may be left out; it follows "=" if it is there."""
+    return what is not None and what.startswith("[=")
+
+
 def _help() -> NoReturn:
-    rows = [(", ".join(names) + (f" {what}" if what else ""), text) for names, _, what, _, text in _TABLE]
+    rows = [
+        (", ".join(names) + ("" if what is None else what if _optional(what) else f" {what}"), text)
+        for names, _, what, _, text in _TABLE
+    ]
     width = max(len(left) for left, _ in rows)
     lines = [f"  {left:<{width}}  {text}" for left, text in rows]
     print(f"{USAGE}\nOptions:\n" + "\n".join(lines) + f"\n{END}", end="")
@@ -149,7 +158,7 @@ def _split(word: str, rest: list[str]) -> tuple[str, str | None]:
         if given is not None:
             wrong(f"{name} takes no value")
         return name, None
-    if given is None:
+    if given is None and not _optional(_BY_NAME[name][2]):
         if not rest:
             wrong(f"{name} needs a value, {_BY_NAME[name][2]}")
         given = rest.pop(0)

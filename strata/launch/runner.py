@@ -148,6 +148,7 @@ def _run(die: Die, code: list[Callable[[], Any]]) -> int:
     gc.enable()
     try:
         die.origin.unblock()
+        _intercept()
         code.pop()()
     except SystemExit as error:
         status = exit_status(error.code)
@@ -157,6 +158,16 @@ def _run(die: Die, code: list[Callable[[], Any]]) -> int:
         if not silent:  # one traceback is enough to see where Ctrl-C came in
             status = _print_exception(error) or status
     return _end(status, before)
+
+
+def _intercept() -> None:
+    """With option intercept, a script's arrays are in the fabric from its first line on: join before it."""
+    from strata import config
+
+    if config.get().intercept:
+        from strata import bootstrap
+
+        bootstrap.init()
 
 
 def exit_status(code: object) -> int:

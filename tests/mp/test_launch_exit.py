@@ -224,7 +224,8 @@ REFUSED = {
     ("-n", "2", "--hbm", "100T", "true"): "hbm",
     ("-n", "2", "--on-failure", "retry", "true"): "kill or continue",
     ("-n", "2", "--bind=1", "true"): "takes no value",
-    ("-n", "2", "--intercept", "true"): "--intercept: ",
+    ("-n", "2", "--intercept=much", "true"): "not a size",
+    ("-n", "2", "--intercept=99T", "true"): "strata_intercept_min_bytes",
     ("-n", "2", "-m"): "needs a value",
     ("-n", "2", "no_such_file.py"): "can't open file",
 }
@@ -242,7 +243,8 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments):
 def test_help():
     got = run("--help")
     assert (got.returncode, got.stderr) == (0, b"")
-    for option in ("--np", "--hbm", "--timeout", "--grace", "--on-failure", "--tag-output", "--log-dir", "--bind"):
+    for option in ("--np", "--hbm", "--timeout", "--grace", "--on-failure", "--tag-output", "--log-dir", "--bind",
+                   "--intercept[=MIN_BYTES]"):
         assert option.encode() in got.stdout
 
 

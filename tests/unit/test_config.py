@@ -25,6 +25,7 @@ SAMPLES = {  # option -> (text that is allowed, its value)
     "poll_ms": ("1", 1.0),
     "cache_bytes": ("0", 0),
     "intercept": ("on", True),
+    "intercept_min_bytes": ("64K", 1 << 16),
 }
 WRONG = {  # every text that must be refused
     "rank": ["-1", "x", "1.5"],
@@ -40,6 +41,7 @@ WRONG = {  # every text that must be refused
     "poll_ms": ["0", "0.5"],
     "cache_bytes": ["-1"],
     "intercept": ["2", "maybe"],
+    "intercept_min_bytes": ["-1", "some"],
 }
 
 

@@ -19,8 +19,22 @@ def test_command_line():
     got = parsed("-n", "4", "--hbm", "1G", "--timeout", "1.5", "--grace=0", "--tag-output", "--bind", "a.py", "-n", "9")
     assert got == {
         "n": 4, "hbm": 1 << 30, "timeout": 1.5, "grace": 0.0, "on_failure": "kill", "tag": True,
-        "log_dir": None, "bind": True, "kind": "script", "target": ["a.py", "-n", "9"],
+        "log_dir": None, "bind": True, "intercept": False, "kind": "script", "target": ["a.py", "-n", "9"],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words, value, target",
+    [
+        (["--intercept", "a.py"], True, ["a.py"]),
+        (["--intercept=4K", "a.py"], 4096, ["a.py"]),
+        (["--intercept=0", "a.py"], 0, ["a.py"]),
+        (["--intercept", "4K"], True, ["4K"]),  # a program of that name
+    ],
+)
+def test_a_value_that_may_be_left_out(words, value, target):
+    got = parsed("-n", "2", *words)
+    assert (got["intercept"], got["target"]) == (value, target) and type(got["intercept"]) is type(value)
 
 
 @pytest.mark.parametrize("count", [["-n", "3"], ["-n3"], ["--np", "3"], ["--np=3"], ["-np", "3"]])

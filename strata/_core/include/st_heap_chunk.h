@@ -142,30 +142,48 @@ static inline void st_heap_free_block(struct st_heap *h, struct st_heap_node *ch
     st_heap_cache_pages(h, n->page, 1);
 }
 
+/* The live allocation that begins at va, a run or a block (*chunk: of this chunk); NULL if
+ * there is none. */
+static inline struct st_heap_node *st_heap_live_at(struct st_heap *h, uint64_t va,
+                                                   struct st_heap_node **chunk)
+{
+    uint64_t off = va - h->cfg.base;
+    uint32_t page = (uint32_t)(off >> ST_HEAP_PAGE_SHIFT);
+    struct st_heap_node *n;
+
+    *chunk = NULL;
+    if (va < h->cfg.base || off >= h->cfg.segment_pages << ST_HEAP_PAGE_SHIFT || off % 64)
+        return NULL;
+    n = st_heap_at(h, h->pages[page]);
+    if (n->page != page)
+        return NULL;
+    if (n->kind == ST_HEAP_CHUNK) {
+        uint32_t first = (uint32_t)(off % ST_HEAP_PAGE) >> ST_HEAP_GRANULE_SHIFT;
+        *chunk = n;
+        n = st_heap_at(h, *st_heap_granule(h, n, first));
+        return n->kind == ST_HEAP_BLOCK && n->page == page && n->first == first ? n : NULL;
+    }
+    return n->kind == ST_HEAP_RUN && off % ST_HEAP_PAGE == 0 ? n : NULL;
+}
+
+/* Size of the live allocation that begins at va, rounded up as it is; 0 if there is none. */
+static inline uint64_t st_heap_extent_locked(struct st_heap *h, uint64_t va)
+{
+    struct st_heap_node *chunk, *n = st_heap_live_at(h, va, &chunk);
+
+    return n ? (uint64_t)n->size << (chunk ? ST_HEAP_GRANULE_SHIFT : ST_HEAP_PAGE_SHIFT) : 0;
+}
+
 /* Ends the live allocation that begins at va; ST_EINVAL if there is none. */
 static inline int st_heap_take_back(struct st_heap *h, uint64_t va)
 {
-    uint64_t off = va - h->cfg.base, size;
-    uint32_t page = (uint32_t)(off >> ST_HEAP_PAGE_SHIFT), slack;
-    struct st_heap_node *n, *chunk = NULL;
+    struct st_heap_node *chunk, *n = st_heap_live_at(h, va, &chunk);
+    uint64_t size;
+    uint32_t slack, page;
 
-    if (va < h->cfg.base || off >= h->cfg.segment_pages << ST_HEAP_PAGE_SHIFT || off % 64)
+    if (!n)
         return ST_EINVAL;
-    n = st_heap_at(h, h->pages[page]);
-    if (n->page != page)
-        return ST_EINVAL;
-    if (n->kind == ST_HEAP_CHUNK) {
-        uint32_t first = (uint32_t)(off % ST_HEAP_PAGE) >> ST_HEAP_GRANULE_SHIFT;
-        chunk = n;
-        n = st_heap_at(h, *st_heap_granule(h, chunk, first));
-        if (n->kind != ST_HEAP_BLOCK || n->page != page || n->first != first)
-            return ST_EINVAL;
-        size = (uint64_t)n->size << ST_HEAP_GRANULE_SHIFT;
-    } else if (n->kind == ST_HEAP_RUN && off % ST_HEAP_PAGE == 0) {
-        size = (uint64_t)n->size << ST_HEAP_PAGE_SHIFT;
-    } else {
-        return ST_EINVAL;
-    }
+    size = (uint64_t)n->size << (chunk ? ST_HEAP_GRANULE_SHIFT : ST_HEAP_PAGE_SHIFT);
     slack = n->forth;
     h->stats.allocated_bytes -= size;
     h->stats.requested_bytes -= size - slack;
