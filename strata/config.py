@@ -137,6 +137,8 @@ class Config:
     poll_ms: float = _option(20.0, _number(1.0, "milliseconds"), "Milliseconds between a waiter's looks at signals and at the liveness of its peers.")
     huge_pages: bool = _option(True, _FLAG, "Make frames huge pages where the kernel can (Linux 6.1 and later).")
     cache_bytes: int = _option(256 * MIB, _size(0, 1 << 44), "Free fabric memory that a die keeps for reuse before it gives frames back.")
+    memory_limit: int = _option(1 << 44, _size(0, 1 << 44), "Most fabric memory that a die reserves, its cache included; its HBM is a limit anyway.")
+    pool_bytes: int = _option(GIB, _size(FRAME, 1 << 44, FRAME), "All the fabric memory of a die, mapped at start-up, if registration is pool.", env="STRATA_POOL")
     intercept: bool = _option(False, _FLAG, "Make numpy's own arrays fabric memory, in all threads, from init() to finalize().")
     intercept_min_bytes: int = _option(KIB, _size(0, 1 << 44), "Bytes of the smallest numpy array that interception makes fabric memory.")
     # fmt: on

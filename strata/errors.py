@@ -11,7 +11,7 @@ Each carries what a program needs to react, and its text repeats it for a reader
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -110,13 +110,15 @@ class FabricMemoryError(StrataError, MemoryError):
     """The UB space is full: a die's HBM share, /dev/shm, or the memory cgroup.
 
     Of an allocation: ``needed_bytes`` of pages, ``available_bytes`` below the
-    tightest limit, and ``limits``, the free bytes below each (name -> bytes).
+    tightest limit, ``limits``, the free bytes below each (name -> bytes), and
+    ``holders``, the die's largest allocations: (bytes, address, kind, place or None).
     """
 
     phrase = "fabric memory is exhausted"
     needed_bytes: int = 0
     available_bytes: int = 0
     limits: Mapping[str, int] = MappingProxyType({})
+    holders: Sequence[tuple[int, int, str, str | None]] = ()
 
 
 class HostError(StrataError, OSError):

@@ -10,7 +10,7 @@ from strata._core import array as codes
 from strata._core import front
 from strata.dtypes import OP_CODES
 from strata.errors import InvalidArgument
-from strata.fabric import arrays
+from strata.fabric import allocator
 from strata.plan import OPERATIONS, Spec, build
 
 __all__ = ["Explanation", "explain", "finalize", "init", "initialized", "stats"]
@@ -76,7 +76,7 @@ def stats() -> dict[str, Any]:
     counters["registration_lag"] = context.lag()
     p50, p99 = context.latency_ns(0.5), context.latency_ns(0.99)
     counters["registration_us"] = None if p50 is None or p99 is None else (p50 / 1e3, p99 / 1e3)
-    counters["memory"] = arrays.memory_stats()
+    counters["memory"] = allocator.memory_stats()
     counters["intercept"] = intercept.counters(memory.heap_of(context))
     return counters
 

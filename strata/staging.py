@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from strata._core import memory
+from strata._core import heap, memory
 
 __all__ = ["check_out", "check_overlap", "fabric_copy", "run"]
 
 
 def fabric_copy(group: Any, a: np.ndarray) -> np.ndarray:
     """A C-ordered copy in fabric memory; counted as staged."""
-    copy = memory.alloc_array(group.context, a.shape, a.dtype, False)
+    copy = memory.alloc_array(group.context, a.shape, a.dtype, False, heap.STAGING)
     copy[...] = a
     group.add_staged(a.nbytes)
     return copy
@@ -58,7 +58,7 @@ def _temporaries(group: Any, stage_src: bool, stage_out: bool, mailbox: bool, sr
         elif mailbox:
             temporary_out = np.empty(out.shape, out.dtype)
         else:
-            temporary_out = memory.alloc_array(group.context, out.shape, out.dtype, False)
+            temporary_out = memory.alloc_array(group.context, out.shape, out.dtype, False, heap.STAGING)
             group.add_staged(out.nbytes)
     return temporary_src, temporary_out
 

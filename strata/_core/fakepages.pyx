@@ -1,9 +1,9 @@
 """A page provider without a job, for tests of the heap (st_heap_fake.h)."""
 
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport UINT64_MAX, uint64_t, uintptr_t
 from libc.string cimport memset
 
-from strata._core.memory cimport ST_HEAP_PAGE, make_heap, st_heap_config
+from strata._core.heap cimport ST_HEAP_PAGE, make_heap, st_heap_config
 
 from strata import errors
 
@@ -22,10 +22,12 @@ cdef extern from "st_heap_fake.h" nogil:
         uint64_t npages
         uint64_t share
         uint64_t mapped
+        uint64_t extended
         uint64_t calls
         uint64_t fail_at
         int failure
     int st_fake_map(void *arg, uint64_t n, uint64_t *va) noexcept
+    int st_fake_extend(void *arg, uint64_t va, uint64_t n) noexcept
     int st_fake_unmap(void *arg, uint64_t va, uint64_t n) noexcept
 
 
@@ -54,14 +56,16 @@ cdef class FakePages:
         if self.memory:
             munmap(self.memory, self.memory_bytes)
 
-    def heap(self, uint64_t cache_bytes):
-        """A heap that takes its pages from here."""
+    def heap(self, uint64_t cache_bytes, uint64_t limit=UINT64_MAX):
+        """A heap that takes its pages from here, and at most ``limit`` bytes."""
         cdef st_heap_config config
         config.base = self.fake.base
         config.segment_pages = self.fake.npages
         config.most_pages = self.fake.share
         config.cache_bytes = cache_bytes
+        config.limit_bytes = limit
         config.map = st_fake_map
+        config.extend = st_fake_extend
         config.unmap = st_fake_unmap
         config.arg = &self.fake
         return make_heap(&config, self, ())
@@ -73,4 +77,5 @@ cdef class FakePages:
 
     base = property(lambda self: (<FakePages>self).fake.base)
     mapped = property(lambda self: (<FakePages>self).fake.mapped)
+    extended = property(lambda self: (<FakePages>self).fake.extended)
     calls = property(lambda self: (<FakePages>self).fake.calls)

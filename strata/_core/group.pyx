@@ -21,6 +21,7 @@ from strata._core.abi cimport (
     st_ensure_mapped,
     st_is_die,
 )
+from strata._core.heap cimport ST_HEAP_CHANNEL, ST_HEAP_GROUP
 from strata._core.kernels cimport reduce_fn
 from strata._core.space cimport Context, deadline_of, st_raise_pending
 
@@ -157,7 +158,7 @@ cdef class CoreGroup:
         if self.g.me == 0:
             failure = None
             try:
-                self._memory = self._allocate(nbytes)
+                self._memory = self._allocate(nbytes, ST_HEAP_GROUP)
                 at = <size_t>cnp.PyArray_DATA(<cnp.ndarray>self._memory)
                 st_group_format(<uint8_t *>at, self.g.n, self.context.mailbox_bytes, id, self.g.ranks)
             except errors.FabricMemoryError as error:
@@ -188,10 +189,10 @@ cdef class CoreGroup:
         self._bind(va, nbytes)
         st_group_found(&self.g)
 
-    def _allocate(self, nbytes):
+    def _allocate(self, nbytes, int tag):
         """Zeroed fabric memory of this die, as a byte array that owns it."""
         from strata._core import memory
-        return memory.alloc_array(self.context, (nbytes,), np.dtype(np.uint8), True)
+        return memory.alloc_array(self.context, (nbytes,), np.dtype(np.uint8), True, tag)
 
     def __del__(self):
         if not self.formed or not st_is_die(&self.context.ctx):
@@ -318,7 +319,7 @@ cdef class CoreGroup:
     cdef int open_channel(self, uint32_t peer) except -1:
         """The outgoing channel to a peer, made at first use."""
         if peer not in self._channels and peer != self.g.me:
-            memory = self._allocate(sizeof(st_channel))
+            memory = self._allocate(sizeof(st_channel), ST_HEAP_CHANNEL)
             st_channel_open(&self.g, peer, <uint64_t>cnp.PyArray_DATA(<cnp.ndarray>memory))
             self._channels[peer] = memory
         return 0

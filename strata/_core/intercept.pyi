@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from typing import final
 
-from strata._core.memory import Heap
+from strata._core.heap import Heap
 from strata._core.space import Context
 
 @final

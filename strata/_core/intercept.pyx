@@ -51,14 +51,14 @@ cdef extern from *:
 cimport numpy as cnp
 
 from strata._core.abi cimport ST_ENOMEM, st_ctx
-from strata._core.memory cimport Heap, st_heap
+from strata._core.heap cimport Heap, st_heap
 from strata._core.space cimport Context
 
 import os
 import warnings
 
 from strata import errors
-from strata._core.memory import heap_of
+from strata._core.heap import heap_of
 
 cnp.import_array()
 

@@ -9,13 +9,14 @@ the number of mappings a process may have.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from strata.errors import FabricMemoryError
 
-__all__ = ["Cgroup", "Limit", "cgroups", "cgroup_free", "human", "shortage"]
+__all__ = ["Cgroup", "Held", "Holder", "Limit", "cgroup_free", "cgroups", "enough_frames", "human", "shortage"]
 
+_FRAMES = 10  # of a traceback: those of this package, and some of who called it
 _UNLIMITED = 1 << 60  # version 1 says "no limit" with a number near 2**63
 
 
@@ -34,6 +35,26 @@ class Limit(NamedTuple):
     free: int
     total: int
     cure: str
+
+
+class Holder(NamedTuple):
+    """A live allocation: its bytes, address, what it is, and where it was made ("file:line"), if known."""
+
+    bytes: int
+    address: int
+    kind: str
+    place: str | None = None
+
+
+class Held(NamedTuple):
+    """What a die's heap has."""
+
+    kinds: Sequence[tuple[int, int, str]] = ()  # bytes and number of live allocations, what they are
+    largest: Sequence[Holder] = ()  # the largest of them, largest first
+    cached: int = 0  # bytes of mapped pages that nobody uses
+    piece: int = 0  # bytes of the largest free piece of what is mapped
+    reserved: int = 0  # bytes of mapped pages
+    frames: bool | None = None  # what enough_frames() says
 
 
 def _number(path: str) -> int | None:
@@ -142,23 +163,60 @@ def human(nbytes: int) -> str:
     raise AssertionError
 
 
+def enough_frames() -> bool | None:
+    """Whether tracemalloc sees far enough to tell who allocates; None if it is not tracing at all."""
+    import tracemalloc  # here, since a die that has room does not need it
+
+    return tracemalloc.get_traceback_limit() >= _FRAMES if tracemalloc.is_tracing() else None
+
+
+def _pool(asked: int, pool: int, held: Held) -> list[str]:
+    """A pool that is used up, or in pieces."""
+    return [
+        f"no room for {human(asked)} of fabric memory: the pool of {human(pool)} (registration=pool) has "
+        f"{human(held.cached)} in free pages, and the largest free piece is {human(held.piece)}",
+    ]
+
+
+def _holders(held: Held) -> list[str]:
+    """Who holds the die's memory, and how to learn where that was allocated."""
+    count, total = sum(n for _, n, _ in held.kinds), sum(size for size, _, _ in held.kinds)
+    if not count:
+        return []
+    kinds = ", ".join(f"{human(size)} in {n} {kind}" for size, n, kind in sorted(held.kinds, reverse=True))
+    largest = ", ".join(
+        f"{human(size)} of {kind} at {va:#x}" + (f" from {place}" if place else "")
+        for size, va, kind, place in held.largest
+    )
+    text = [f"this die holds {human(total)}: {kinds}; the largest {largest}"]
+    if not held.frames:
+        text.append(
+            f"run with PYTHONTRACEMALLOC={_FRAMES} to see where they were allocated"
+            + ("" if held.frames is None else " (tracemalloc keeps too few frames now)")
+        )
+    return text
+
+
 def shortage(
     asked: int,
     needed: int,
+    held: Held,
     *,
     rank: int,
     hbm_free: int,
     hbm_total: int,
     fd: int,
     groups: Iterable[Cgroup] = (),
-    holders: Iterable[tuple[int, int]] = (),
-    held: tuple[int, int] = (0, 0),
+    limit: int | None = None,
+    pool: int = 0,
+    quarantined: int = 0,
 ) -> FabricMemoryError:
     """The error for an allocation of ``asked`` bytes that takes ``needed`` bytes of pages.
 
-    ``fd``: the UB space; ``holders``: (bytes, address) of the largest live
-    arrays; ``held``: bytes and number of all.  The error's ``needed_bytes``,
-    ``available_bytes`` and ``limits`` (name -> free bytes) say it to programs.
+    ``fd``: the UB space; ``limit``: most that may be reserved; ``pool``: bytes of the
+    pool in pool mode, else 0; ``quarantined``: bytes of freed frames that a peer may
+    still read.  The error's ``needed_bytes``, ``available_bytes``, ``limits`` (name ->
+    free bytes) and ``holders`` (the largest: bytes, address, kind, place) say it to programs.
     """
     limits = [
         Limit(f"rank {rank}'s HBM", hbm_free, hbm_total, "give the dies more (--hbm, STRATA_HBM)"),
@@ -167,12 +225,21 @@ def shortage(
     group = cgroup_free(groups)
     if group is not None:
         limits.append(group)
-    tight = [limit for limit in limits if limit.free < needed]
-    rooms = ", ".join(f"{human(x.free)} of {human(x.total)} in {x.name}" for x in limits)
-    text = [f"no room for {human(asked)} of fabric memory: needed {human(needed)} in whole pages, free {rooms}"]
-    if held[1]:
-        largest = ", ".join(f"{human(size)} at {va:#x}" for size, va in holders)
-        text.append(f"this die holds {human(held[0])} in {held[1]} arrays, the largest {largest}")
+    if limit is not None:
+        free = max(0, limit - (held.reserved - held.cached))
+        limits.append(Limit("this die's limit", free, limit, "raise it (strata.set_limit(), STRATA_MEMORY_LIMIT)"))
+    if pool:
+        limits = [Limit("the pool", held.piece, pool, "make it larger (STRATA_POOL)")]
+        text = _pool(asked, pool, held)
+    else:
+        rooms = ", ".join(f"{human(x.free)} of {human(x.total)} in {x.name}" for x in limits)
+        text = [f"no room for {human(asked)} of fabric memory: needed {human(needed)} in whole pages, free {rooms}"]
+        if held.cached:
+            text.append(f"{human(held.cached)} more are free pages of the cache")
+    if quarantined:
+        text.append(f"{human(quarantined)} are freed, and wait for peers that may still read them")
+    text += _holders(held)
+    tight = [limit for limit in limits if pool or limit.free < needed]
     if tight:
         text.append("free arrays, or " + ", and ".join(limit.cure for limit in tight))
     else:
@@ -181,6 +248,7 @@ def shortage(
     error.needed_bytes = needed
     error.available_bytes = min(limit.free for limit in limits)
     error.limits = {limit.name: limit.free for limit in limits}
+    error.holders = [(x.bytes, x.address, x.kind, x.place) for x in held.largest]
     return error
 
 

@@ -37,11 +37,9 @@ __all__ = [
     "full",
     "full_like",
     "is_fabric",
-    "memory_stats",
     "ones",
     "ones_like",
     "owner",
-    "trim",
     "zeros",
     "zeros_like",
 ]
@@ -183,29 +181,3 @@ def address(x: object) -> int:
     if va is None or _owner(x) < 0:
         raise ValueError(_FOREIGN)
     return va
-
-
-def memory_stats() -> dict[str, int]:
-    """Counters of this die's fabric memory, in bytes where not said otherwise.
-
-    ``requested_bytes``  what live arrays asked for
-    ``allocated_bytes``, ``allocated_peak``  what they take, rounded up
-    ``reserved_bytes``, ``reserved_peak``    pages mapped for them, and the cache
-    ``cached_bytes``     mapped pages with no live array, kept up to ``cache_limit_bytes``
-    ``largest_free``     the largest array that needs no further pages
-    ``hbm_bytes``, ``hbm_free_bytes``        this die's share of the UB space, and what is not mapped
-    ``live``, ``allocations``  arrays now, and ever
-    ``maps``, ``unmaps``, ``flushes``        page mappings made and given back; caches emptied for lack of room
-    ``bad_frees``, ``unmap_errors``          0, or something is wrong
-    """
-    context = bootstrap.context()
-    stats = memory.heap_of(context).stats()
-    stats["cache_limit_bytes"] = context.config.cache_bytes
-    stats["hbm_bytes"] = context.hbm_bytes
-    stats["hbm_free_bytes"] = context.frames_left * space.PAGE_BYTES
-    return stats
-
-
-def trim(keep: int = 0) -> None:
-    """Gives cached pages back to the host until at most ``keep`` bytes of them are left."""
-    memory.heap_of(bootstrap.context()).trim(keep)

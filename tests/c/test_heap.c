@@ -9,109 +9,8 @@
 #include <time.h>
 
 #include "forks.h"
+#include "heaps.h"
 #include "st_atomic.h"
-#include "st_heap.h"
-#include "st_heap_fake.h"
-
-#define MIB (UINT64_C(1) << 20)
-#define PAGE ST_HEAP_PAGE
-#define CHECK(truth)                                                           \
-    do {                                                                       \
-        if (!(truth)) {                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #truth);        \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
-#define SOUND(heap)                                                            \
-    do {                                                                       \
-        int line_ = st_heap_check(heap);                                       \
-        if (line_) {                                                           \
-            fprintf(stderr, "%s:%d: invariant, st_heap_check.h:%d\n", __FILE__, __LINE__, line_); \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
-
-struct bed {
-    struct st_fake_pages fake;
-    struct st_heap *heap;
-    void *arena, *memory;
-    size_t arena_bytes, memory_bytes;
-};
-
-static void *map_memory(size_t bytes, int prot)
-{
-    void *p = mmap(NULL, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(p != MAP_FAILED);
-    return p;
-}
-
-static struct bed *bed_open(uint64_t segment, uint64_t share, uint64_t cache)
-{
-    struct bed *b = calloc(1, sizeof *b);
-    struct st_heap_config cfg = {.segment_pages = segment, .most_pages = share, .cache_bytes = cache,
-                                 .map = st_fake_map, .unmap = st_fake_unmap, .arg = &b->fake};
-
-    CHECK(segment <= ST_FAKE_PAGES);
-    b->memory_bytes = (segment + 1) * PAGE;
-    b->memory = map_memory(b->memory_bytes, PROT_READ | PROT_WRITE);
-    b->fake.base = cfg.base = ((uint64_t)(uintptr_t)b->memory + PAGE - 1) & ~(PAGE - 1);
-    b->fake.npages = segment;
-    b->fake.share = share;
-    b->arena_bytes = st_heap_arena_bytes(segment, share);
-    CHECK(b->arena_bytes);
-    b->arena = map_memory(b->arena_bytes, PROT_READ | PROT_WRITE);
-    CHECK(st_heap_init(b->arena, b->arena_bytes - 1, &cfg, &b->heap) == ST_EINVAL);
-    CHECK(st_heap_init(b->arena, b->arena_bytes, &cfg, &b->heap) == ST_OK);
-    CHECK(st_heap_init(b->arena, b->arena_bytes, &cfg, &b->heap) == ST_EINVAL); /* in use */
-    return b;
-}
-
-static void bed_close(struct bed *b)
-{
-    SOUND(b->heap);
-    munmap(b->arena, b->arena_bytes);
-    munmap(b->memory, b->memory_bytes);
-    free(b);
-}
-
-static uint64_t take(struct bed *b, uint64_t bytes)
-{
-    uint64_t va = 0;
-    CHECK(st_heap_alloc(b->heap, bytes, &va) == ST_OK);
-    return va;
-}
-
-static struct st_heap_stats stats(struct bed *b)
-{
-    struct st_heap_stats s;
-    CHECK(st_heap_stats(b->heap, &s) == ST_OK);
-    return s;
-}
-
-static uint64_t alignment(uint64_t bytes) { return bytes >= PAGE ? PAGE : bytes >= MIB ? 4096 : 64; }
-
-static uint64_t next(uint64_t *seed) /* xorshift64 */
-{
-    *seed ^= *seed << 13;
-    *seed ^= *seed >> 7;
-    *seed ^= *seed << 17;
-    return *seed;
-}
-
-static uint64_t some_size(uint64_t *seed)
-{
-    uint64_t bits = next(seed) % 100;
-
-    if (bits < 4)
-        return 0;
-    if (bits < 70)
-        return next(seed) % 4096;
-    if (bits < 85)
-        return next(seed) % (PAGE / 8);
-    if (bits < 93)
-        return MIB + next(seed) % MIB;
-    return next(seed) % (5 * PAGE);
-}
 
 /* ---- bins ------------------------------------------------------------------ */
 
@@ -167,7 +66,7 @@ static void test_sizes(void)
         asked += sizes[i];
         SOUND(b->heap);
     }
-    CHECK(stats(b).live == N && stats(b).requested_bytes == asked);
+    CHECK(stats(b).count.now[ALL] == N && stats(b).requested.now[ALL] == asked);
     for (int i = 0; i < N; i++)
         for (uint64_t k = 0; k < sizes[i]; k += sizes[i] > 4096 ? 511 : 1)
             CHECK(((uint8_t *)(uintptr_t)va[i])[k] == i + 1);
@@ -175,8 +74,8 @@ static void test_sizes(void)
         CHECK(st_heap_free(b->heap, va[i]) == ST_OK);
         SOUND(b->heap);
     }
-    CHECK(stats(b).reserved_bytes == 0 && stats(b).allocated_bytes == 0 && b->fake.mapped == 0);
-    CHECK(stats(b).requested_bytes == 0 && stats(b).live == 0);
+    CHECK(stats(b).reserved.now[ALL] == 0 && stats(b).allocated.now[ALL] == 0 && b->fake.mapped == 0);
+    CHECK(stats(b).requested.now[ALL] == 0 && stats(b).count.now[ALL] == 0);
     bed_close(b);
 }
 
@@ -299,7 +198,7 @@ static void test_limits(void)
     x = take(b, 4 * PAGE); /* none cached is long enough: all go back, and then it fits */
     CHECK(stats(b).flushes == 1 && stats(b).cached_bytes == 0);
     CHECK(st_heap_alloc(b->heap, 64, &va[0]) == ST_ENOMEM);
-    CHECK(stats(b).live == 5 && stats(b).flushes == 1);
+    CHECK(stats(b).count.now[ALL] == 5 && stats(b).flushes == 1);
     CHECK(st_heap_free(b->heap, x) == ST_OK);
     CHECK(st_heap_take(b->heap, 64, &va[0], &fresh) == ST_OK && !fresh); /* used before */
     for (int i = 0; i < 8; i += i ? 2 : 1)
@@ -360,7 +259,7 @@ static void test_failures(uint64_t seed)
             if (stats(b).unmap_errors)
                 for (uint64_t p = 0; p < 64; p++)
                     lost += b->fake.run[p] != 0;
-            CHECK(b->fake.mapped == lost && stats(b).reserved_bytes == 0);
+            CHECK(b->fake.mapped == lost && stats(b).reserved.now[ALL] == 0);
             if (b->fake.fail_at) { /* never reached: all calls have had their turn */
                 bed_close(b);
                 break;
@@ -400,7 +299,7 @@ static void test_corrupt_provider(void)
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         give = wrong[i];
         CHECK(st_heap_alloc(b->heap, 2 * PAGE, &va) == ST_ECORRUPT);
-        CHECK(returned_va == give && returned_pages == 2 && stats(b).reserved_bytes == 0);
+        CHECK(returned_va == give && returned_pages == 2 && stats(b).reserved.now[ALL] == 0);
     }
     bed_close(b);
 }
@@ -414,7 +313,7 @@ static void test_out_of_nodes(void)
     b->heap->nodes_most = 100;
     while ((rc = st_heap_alloc(b->heap, 64, &va)) == ST_OK)
         n++;
-    CHECK(rc == ST_ENOMEM && n > 90 && stats(b).live == n);
+    CHECK(rc == ST_ENOMEM && n > 90 && stats(b).count.now[ALL] == n);
     SOUND(b->heap);
     CHECK(st_heap_free(b->heap, va) == ST_OK && st_heap_alloc(b->heap, 64, &va) == ST_OK);
     bed_close(b);
@@ -443,6 +342,9 @@ static void test_fork(int wiped)
                         st_heap_put(b->heap, va) == ST_ENOJOB &&
                         st_heap_trim(b->heap, 0) == ST_ENOJOB &&
                         st_heap_settle(b->heap) == ST_ENOJOB &&
+                        st_heap_set_limit(b->heap, 0) == ST_ENOJOB &&
+                        st_heap_fill_pool(b->heap, 1) == ST_ENOJOB &&
+                        st_heap_reset_peaks(b->heap) == ST_ENOJOB &&
                         st_heap_stats(b->heap, &s) == ST_ENOJOB &&
                         st_heap_walk(b->heap, NULL, NULL) == ST_ENOJOB;
         _exit(ok ? 0 : 1);
@@ -450,7 +352,7 @@ static void test_fork(int wiped)
     pthread_mutex_unlock(&b->heap->mu);
     CHECK(child > 0 && waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    CHECK(stats(b).live == 1 && st_heap_free(b->heap, va) == ST_OK);
+    CHECK(stats(b).count.now[ALL] == 1 && st_heap_free(b->heap, va) == ST_OK);
     bed_close(b);
 }
 
@@ -532,7 +434,7 @@ static void test_threads(uint64_t seed, uint64_t rounds)
         }
     }
     CHECK(st_heap_trim(b->heap, 0) == ST_OK && b->fake.mapped == 0);
-    CHECK(stats(b).live == 0 && stats(b).bad_frees == 0 && stats(b).unmap_errors == 0);
+    CHECK(stats(b).count.now[ALL] == 0 && stats(b).bad_frees == 0 && stats(b).unmap_errors == 0);
     bed_close(b);
 }
 

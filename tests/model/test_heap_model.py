@@ -64,13 +64,18 @@ class HeapMachine(RuleBasedStateMachine):
         self.made = 0
         self.bad = 0
         self.armed = None  # provider's calls before the one that is to fail
+        self.limit = PAGES * PAGE
+        self.refused = 0
 
-    @rule(cache=st.sampled_from([0, 1, PAGE, 3 * PAGE, 100 * PAGE]))
+    @rule(cache=st.sampled_from([0, 1, PAGE, 3 * PAGE, 100 * PAGE]), pool=st.sampled_from([0, 0, 0, 5, SHARE]))
     @precondition(lambda self: not hasattr(self, "heap"))
-    def begin(self, cache):
+    def begin(self, cache, pool):
         self.pages = FakePages(PAGES, SHARE)
         self.cache = cache
+        self.pool = pool
         self.heap = self.pages.heap(cache)
+        if pool:
+            self.heap.fill_pool(pool)
 
     def started(self):
         return hasattr(self, "heap")
@@ -97,7 +102,17 @@ class HeapMachine(RuleBasedStateMachine):
 
     def lost_pages(self):
         """Pages that the provider kept when it was made to refuse an unmapping."""
-        return self.pages.mapped - self.heap.stats()["reserved_bytes"] // PAGE
+        return self.pages.mapped - self.heap.stats()["reserved_bytes.all.current"] // PAGE
+
+    def cached(self):
+        """Pages of each cached run."""
+        return [n // PAGE for _, n, _, kind, _, _ in self.heap.walk() if kind == "cached"]
+
+    def room(self):
+        """Pages that an allocation may have, if they must be mapped for it."""
+        if self.pool:
+            return 0
+        return min(SHARE - self.lost_pages() - self.used_pages(), self.limit // PAGE - self.used_pages())
 
     def fired(self):
         return self.armed is not None and self.pages.calls > self.armed
@@ -115,25 +130,34 @@ class HeapMachine(RuleBasedStateMachine):
         size = rounded(nbytes)
         gaps = self.fits(size) if size < PAGE else []
         gap_at = self.gaps()
-        before, calls = self.heap.stats(), self.pages.calls
-        room = SHARE - self.lost_pages() - self.used_pages()
+        before, calls, cached = self.heap.stats(), self.pages.calls, self.cached()
+        mapped, wanted = self.pages.mapped, -(-size // PAGE)
+        room = max(self.room(), *cached, 0)
         try:
             va, fresh = self.heap.alloc(nbytes)
         except errors.StrataError as error:
             note(f"alloc {nbytes} -> {error!r}")
+            self.refused += isinstance(error, errors.FabricMemoryError)
             if self.fired():
                 self.armed = None
             else:
                 assert isinstance(error, errors.FabricMemoryError)
-                assert not gaps and -(-size // PAGE) > room
+                assert not gaps and wanted > room
             return -1
-        assert gaps or -(-size // PAGE) <= room
+        assert gaps or wanted <= room
+        after = self.heap.stats()
+        if after["remaps"] > before["remaps"]:  # a cached run is longer now, and only what it lacked is new
+            assert after["remaps"] == before["remaps"] + 1 and not fresh
+            new = (after["remapped_bytes"] - before["remapped_bytes"]) // PAGE
+            assert 0 < wanted - new <= max(cached)
+        elif wanted <= max(cached, default=0) or gaps:
+            assert self.pages.mapped == mapped and self.pages.calls == calls
         assert va % alignment(size) == 0
         assert self.pages.base <= va and va + size <= self.pages.base + PAGES * PAGE
         if gaps:  # the best of them, and nothing mapped
             assert self.pages.calls == calls
             assert min(gaps) == next(n for at, n in gap_at if at <= va < at + n)
-        if before["largest_free"] >= size + 4096:
+        if before["largest_free_bytes"] >= size + 4096:
             assert self.pages.calls == calls
         if fresh:
             for at, n in probes(size):
@@ -162,7 +186,7 @@ class HeapMachine(RuleBasedStateMachine):
             self.heap.free(va)
             del self.live[va]
             self.dead.add(va)
-            assert self.heap.stats()["cached_bytes"] <= self.cache
+            assert self.pool or self.heap.stats()["cached_bytes"] <= self.cache
         else:
             self.bad_free(va & (1 << 64) - 1)
 
@@ -194,7 +218,32 @@ class HeapMachine(RuleBasedStateMachine):
             assert self.fired()
             self.armed = None
         after = self.heap.stats()["cached_bytes"]
-        assert after <= keep and after == min(before, keep // PAGE * PAGE)
+        assert after == (before if self.pool else min(before, keep // PAGE * PAGE))
+
+    @precondition(started)
+    @rule(nbytes=st.one_of(st.none(), st.integers(0, SHARE + 1).map(lambda n: n * PAGE), st.integers(0, SHARE * PAGE)))
+    def set_limit(self, nbytes):
+        before = self.heap.stats()
+        try:
+            self.heap.set_limit(nbytes)
+        except errors.InvalidArgument:
+            assert self.pool
+            return
+        except errors.StrataError:
+            assert self.fired()
+            self.armed = None
+        assert not self.pool and self.heap.limit == nbytes
+        self.limit = PAGES * PAGE if nbytes is None else nbytes
+        after = self.heap.stats()
+        over = max(0, before["reserved_bytes.all.current"] - self.limit)
+        gone = before["reserved_bytes.all.current"] - after["reserved_bytes.all.current"]
+        assert gone == min(before["cached_bytes"], -(-over // PAGE) * PAGE)  # what it must, and no more
+
+    @precondition(started)
+    @rule()
+    def reset_peaks(self):
+        self.heap.reset_peaks()
+        self.peak = sum(rounded(n) for n, _ in self.live.values())
 
     @precondition(started)
     @rule(at=st.integers(1, 3), name=st.sampled_from(["ST_ENOMEM", "ST_ESYS"]))
@@ -218,23 +267,26 @@ class HeapMachine(RuleBasedStateMachine):
         stats = self.heap.stats()
         ranges = sorted((va, va + rounded(n)) for va, (n, _) in self.live.items())
         assert all(a[1] <= b[0] for a, b in zip(ranges, ranges[1:], strict=False))
-        assert stats["live"] == len(self.live)
-        assert stats["requested_bytes"] == sum(n for n, _ in self.live.values())
-        assert stats["allocated_bytes"] == sum(b - a for a, b in ranges)
-        assert stats["allocated_peak"] == self.peak
-        assert stats["allocations"] == self.made
+        assert stats["allocation.all.current"] == len(self.live)
+        assert stats["requested_bytes.all.current"] == sum(n for n, _ in self.live.values())
+        assert stats["allocated_bytes.all.current"] == sum(b - a for a, b in ranges)
+        assert stats["allocated_bytes.all.peak"] == self.peak
+        assert stats["allocation.all.allocated"] == self.made
         assert stats["bad_frees"] == self.bad
-        assert stats["reserved_bytes"] == self.used_pages() * PAGE + stats["cached_bytes"]
-        assert stats["reserved_bytes"] <= stats["reserved_peak"] <= SHARE * PAGE
+        assert stats["reserved_bytes.all.current"] == self.used_pages() * PAGE + stats["cached_bytes"]
+        assert stats["reserved_bytes.all.current"] <= stats["reserved_bytes.all.peak"] <= SHARE * PAGE
+        assert stats["num_ooms"] == self.refused and stats["remapped_bytes"] == self.pages.extended * PAGE
+        if self.pool:
+            assert self.pages.mapped == self.pool and self.pages.calls == 1
         assert (self.lost_pages() > 0) <= (stats["unmap_errors"] > 0)
         walk = self.heap.walk()
-        assert [(va, n) for va, _, n, kind, _ in walk if kind in ("run", "block")] == sorted(
+        assert [(va, n) for va, _, n, kind, _, _ in walk if kind in ("run", "block")] == sorted(
             (va, n) for va, (n, _) in self.live.items()
         )
-        assert [(va, n) for va, n, _, kind, _ in walk if kind == "hole"] == self.gaps()
-        assert sum(n for _, n, _, kind, _ in walk if kind == "cached") == stats["cached_bytes"]
-        free = [n for _, n, _, kind, _ in walk if kind in ("hole", "cached")]
-        assert stats["largest_free"] == max(free, default=0)
+        assert [(va, n) for va, n, _, kind, _, _ in walk if kind == "hole"] == self.gaps()
+        assert sum(n for _, n, _, kind, _, _ in walk if kind == "cached") == stats["cached_bytes"]
+        free = [n for _, n, _, kind, _, _ in walk if kind in ("hole", "cached")]
+        assert stats["largest_free_bytes"] == max(free, default=0)
 
     def teardown(self):
         if not self.started():
@@ -250,9 +302,10 @@ class HeapMachine(RuleBasedStateMachine):
         except errors.StrataError:
             assert self.armed is not None
         stats = self.heap.stats()
-        assert stats["live"] == stats["allocated_bytes"] == stats["requested_bytes"] == 0
-        assert stats["reserved_bytes"] == stats["cached_bytes"] == 0
-        assert self.armed is not None or self.pages.mapped == lost_before
+        for name in ("allocation", "allocated_bytes", "requested_bytes", "inactive_split_bytes"):
+            assert stats[f"{name}.all.current"] == 0
+        assert stats["reserved_bytes.all.current"] == stats["cached_bytes"] == self.pool * PAGE
+        assert self.armed is not None or self.pages.mapped == lost_before + self.pool
 
 
 TestHeap = pytest.mark.hard_timeout(3600)(HeapMachine.TestCase)  # 10,000 examples take minutes

@@ -134,12 +134,12 @@ def released(group):
     gc.collect()
     assert group.pending() == 0
     assert [ref() for ref in freed] == [None] * 4
-    before = strata.memory_stats()["live"]
+    before = strata.memory_stats()["allocation.all.current"]
     for _ in range(500):
         group.all_reduce(strata.ones(3), async_op=True)
     group.barrier()
     assert group.pending() == 0
-    assert strata.memory_stats()["live"] <= before + 2
+    assert strata.memory_stats()["allocation.all.current"] <= before + 2
 
 
 def test_ended_operations_keep_nothing(pair):

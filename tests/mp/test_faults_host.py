@@ -171,7 +171,7 @@ def _many_groups(die, rounds):
         if k in (rounds // 2, rounds - 1):
             g.barrier()
             tasks = len(os.listdir("/proc/self/task"))
-            counts.append((len(os.listdir("/proc/self/fd")), tasks, strata.memory_stats()["live"]))
+            counts.append((len(os.listdir("/proc/self/fd")), tasks, strata.memory_stats()["allocation.all.current"]))
     assert counts[1][0] == counts[0][0] and counts[1][1] == counts[0][1], counts
     assert counts[1][2] <= counts[0][2] + 40, counts
 

@@ -9,7 +9,7 @@ from faultlib import CLONE_NEWNS, LIBC, Job, check_group
 
 import strata
 from strata import bootstrap, errors
-from strata.fabric import arrays
+from strata.fabric import allocator
 
 
 def _full_hbm(die):
@@ -92,7 +92,7 @@ def _small_shm(die):
         assert caught.kind in ("FabricMemoryError", "CollectiveMismatch"), caught
         g.barrier()
     hoard.clear()
-    arrays.trim()
+    allocator.empty_cache()
     g.barrier()
     check_group(g, [0, 1])
 

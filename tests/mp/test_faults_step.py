@@ -231,7 +231,7 @@ def _dropped(die):
     while g.pending():  # the last send is with its receiver, and about to say that it is done
         assert time.monotonic() < end
     after = strata.memory_stats()
-    assert after["allocated_bytes"] <= before["allocated_bytes"] + (8 << 20), (before, after)
+    assert after["allocated_bytes.all.current"] <= before["allocated_bytes.all.current"] + (8 << 20), (before, after)
     # A group that nobody holds any more, with an operation on its way.
     total = strata.zeros(20_000, "i8")
     h = g.split(0)

@@ -172,8 +172,8 @@ def footprint():
     me = psutil.Process()
     return {
         "files": me.num_fds(), "threads": me.num_threads(), "maps": len(me.memory_maps(grouped=False)),
-        "resident": me.memory_info().rss, "live": strata.memory_stats()["live"],
-        "reserved": strata.memory_stats()["reserved_bytes"],
+        "resident": me.memory_info().rss, "live": strata.memory_stats()["allocation.all.current"],
+        "reserved": strata.memory_stats()["reserved_bytes.all.current"],
     }  # fmt: skip
 
 

@@ -76,11 +76,12 @@ def test_human(nbytes, text):
     assert limits.human(nbytes) == text
 
 
-def shortage(needed, hbm_free, groups=(), **more):
+def shortage(needed, hbm_free, groups=(), held=(), **more):
     with tempfile.TemporaryFile() as f:
         return limits.shortage(
-            needed, needed, rank=3, hbm_free=hbm_free, hbm_total=1 << 40, fd=f.fileno(), groups=groups, **more
-        )
+            needed, needed, limits.Held(**dict(held)), rank=3, hbm_free=hbm_free, hbm_total=1 << 40, fd=f.fileno(),
+            groups=groups, **more,
+        )  # fmt: skip
 
 
 def test_message_names_each_limit_that_is_short(tmp_path):
@@ -92,9 +93,36 @@ def test_message_names_each_limit_that_is_short(tmp_path):
     assert "--hbm" not in str(shortage(3 * PAGE, 3 * PAGE, groups))
     assert "MemoryMax" not in str(shortage(2 * PAGE, PAGE, groups))
     assert "remount" in str(shortage(1 << 60, 1 << 61))
-    text = str(shortage(PAGE, PAGE, groups, holders=[(5 * PAGE, 0x1000)], held=(7 * PAGE, 2)))
-    assert "14.00 MiB in 2 arrays, the largest 10.00 MiB at 0x1000" in text
-    assert "try again" in text  # none of the limits explains it
+    assert "try again" in str(shortage(PAGE, PAGE, groups))  # none of the limits explains it
+    error = shortage(3 * PAGE, 9 * PAGE, limit=8 * PAGE, held={"reserved": 7 * PAGE, "cached": PAGE})
+    assert error.limits["this die's limit"] == error.available_bytes == 2 * PAGE
+    assert "STRATA_MEMORY_LIMIT" in str(error) and "--hbm" not in str(error)
+    assert "2.00 MiB more are free pages of the cache" in str(error)
+    assert "STRATA_MEMORY_LIMIT" not in str(shortage(3 * PAGE, 9 * PAGE, limit=8 * PAGE))
+    assert "6.00 MiB are freed, and wait for peers" in str(shortage(PAGE, 0, quarantined=3 * PAGE))
+
+
+def test_message_names_the_holders():
+    held = {
+        "kinds": [(PAGE, 2, "channels"), (6 * PAGE, 1, "array")],
+        "largest": [limits.Holder(6 * PAGE, 0x1000, "array", "train.py:7"), limits.Holder(PAGE, 0x2000, "channel")],
+    }
+    error = shortage(PAGE, 0, held=held)
+    assert "this die holds 14.00 MiB: 12.00 MiB in 1 array, 2.00 MiB in 2 channels; the largest 12.00 MiB of array " \
+           "at 0x1000 from train.py:7, 2.00 MiB of channel at 0x2000; " in str(error)  # fmt: skip
+    assert error.holders == [(6 * PAGE, 0x1000, "array", "train.py:7"), (PAGE, 0x2000, "channel", None)]
+    assert "run with PYTHONTRACEMALLOC=10 to see" in str(error) and "too few frames" not in str(error)
+    assert "PYTHONTRACEMALLOC" not in str(shortage(PAGE, 0, held=held | {"frames": True}))
+    assert "too few frames now" in str(shortage(PAGE, 0, held=held | {"frames": False}))
+    assert "holds" not in str(shortage(PAGE, 0)) and "PYTHONTRACEMALLOC" not in str(shortage(PAGE, 0))
+
+
+def test_message_of_a_pool():
+    error = shortage(5 * PAGE, 1 << 40, pool=16 * PAGE, held={"cached": 6 * PAGE, "piece": 4 * PAGE})
+    assert "the pool of 32.00 MiB (registration=pool) has 12.00 MiB in free pages" in str(error)
+    assert "the largest free piece is 8.00 MiB" in str(error) and "STRATA_POOL" in str(error)
+    assert "--hbm" not in str(error) and "/dev/shm" not in str(error)
+    assert error.limits == {"the pool": 4 * PAGE} and error.available_bytes == 4 * PAGE
 
 
 def test_too_many_mappings(monkeypatch):

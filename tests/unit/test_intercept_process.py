@@ -140,7 +140,7 @@ def test_a_forked_child_makes_ordinary_arrays_and_frees_nothing():
     run("""
         with strata.intercept(process=True), strata.intercept():
             shared = [np.full(n, 7, "i4") for n in (300, 5_000, 2 * PAGE)]
-            before = strata.stats()["memory"]["live"]
+            before = strata.stats()["memory"]["allocation.all.current"]
             def look():
                 fresh = [np.zeros(n) for n in (10, 5_000, PAGE)]
                 assert not any(x.any() for x in fresh) and not any(map(strata.is_fabric, fresh))
@@ -161,10 +161,11 @@ def test_a_forked_child_makes_ordinary_arrays_and_frees_nothing():
                 gc.collect()
             assert child(look) == 0
             assert all((x == 7).all() for x in shared)
-            assert strata.stats()["memory"]["live"] == before
+            assert strata.stats()["memory"]["allocation.all.current"] == before
             assert strata.is_fabric(np.zeros(10_000))
         shared.clear()
-        assert strata.stats()["memory"]["live"] < before and strata.stats()["memory"]["bad_frees"] == 0
+        after = strata.stats()["memory"]
+        assert after["allocation.all.current"] < before and after["bad_frees"] == 0
         assert counted()["fallbacks"] == 0
     """)
 

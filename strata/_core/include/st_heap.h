@@ -9,7 +9,10 @@
  *
  * Pages without a live allocation stay mapped as cached runs, up to a limit,
  * oldest out first; if the provider is out of memory, all of them go back and
- * the mapping is tried once more.
+ * the mapping is tried once more.  A request for more pages than any cached run
+ * has is met, where the addresses beside one of the largest are free, by mapping
+ * only the pages that are missing there.  Or, in pool mode, one run is mapped at
+ * the start, and nothing is ever mapped or given back after that.
  *
  * All bookkeeping is in an arena of private memory, none in the memory that is
  * handed out, so a stray write to an array cannot break the heap.  No operation
@@ -30,182 +33,72 @@
 #ifndef ST_HEAP_H
 #define ST_HEAP_H
 
-#include "st_heap_node.h"
+#include "st_heap_pages.h"
 
-/* Takes memory from chunks and cached runs; ST_AGAIN if pages must be mapped. */
-static inline int st_heap_take_locked(struct st_heap *h, uint64_t bytes, uint64_t *va,
-                                      int *fresh)
+/* Counts an allocation that found no room; also one that a caller refuses by itself. */
+static inline void st_heap_refused(struct st_heap *h)
 {
-    struct st_heap_node *n;
-    uint64_t size = st_heap_round(bytes);
+    if (!st_heap_mine(h))
+        return;
+    pthread_mutex_lock(&h->mu);
+    h->stats.refusals++;
+    pthread_mutex_unlock(&h->mu);
+}
 
-    if (st_heap_nodes_short(h))
-        return ST_ENOMEM;
-    if (size < ST_HEAP_PAGE) {
-        uint32_t first;
-        n = st_heap_find_hole(h, (uint32_t)(size >> ST_HEAP_GRANULE_SHIFT),
-                              size >= ST_HEAP_ALIGN_FROM ? ST_HEAP_ALIGN_GRANULES : 1, &first);
-        if (!n) {
-            struct st_heap_node *run = st_heap_cut_cached(h, 1);
-            if (!run)
-                return ST_AGAIN;
-            n = st_heap_make_chunk(h, run);
-            first = 0;
-        }
-        n = st_heap_cut_hole(h, n, first, (uint32_t)(size >> ST_HEAP_GRANULE_SHIFT));
-    } else {
-        n = st_heap_cut_cached(h, (uint32_t)(size >> ST_HEAP_PAGE_SHIFT));
-        if (!n)
-            return ST_AGAIN;
-    }
-    *va = st_heap_hand_out(h, n, size, bytes);
-    *fresh = n->fresh;
-    return ST_OK;
+/* st_heap_take with a tag that says what for. */
+static inline int st_heap_take_as(struct st_heap *h, uint64_t bytes, uint16_t tag, uint64_t *va,
+                                  int *fresh)
+{
+    int rc = ST_ENOMEM;
+
+    if (!st_heap_mine(h))
+        return ST_ENOJOB;
+    pthread_mutex_lock(&h->mu);
+    if (bytes <= st_heap_largest(h))
+        rc = st_heap_take_locked(h, bytes, tag, va, fresh);
+    h->stats.refusals += rc == ST_ENOMEM;
+    pthread_mutex_unlock(&h->mu);
+    return rc;
 }
 
 /* Allocates from what is mapped.  ST_AGAIN: nothing fits, call st_heap_grow.
  * *fresh is 1 if the memory was never handed out since it was mapped (all zero). */
 static inline int st_heap_take(struct st_heap *h, uint64_t bytes, uint64_t *va, int *fresh)
 {
-    int rc;
-
-    if (!st_heap_mine(h))
-        return ST_ENOJOB;
-    if (bytes > st_heap_limit(h))
-        return ST_ENOMEM;
-    pthread_mutex_lock(&h->mu);
-    rc = st_heap_take_locked(h, bytes, va, fresh);
-    pthread_mutex_unlock(&h->mu);
-    return rc;
+    return st_heap_take_as(h, bytes, ST_HEAP_ARRAY, va, fresh);
 }
 
-/* Cuts pages off the end of the oldest cached run, at most `excess` and only
- * within what one call of the provider mapped.  Returns how many. */
-static inline uint32_t st_heap_evict(struct st_heap *h, uint64_t excess, uint64_t *va)
-{
-    struct st_heap_node *r = st_heap_at(h, h->oldest);
-    uint32_t end = r->page + r->size, most = excess < r->size ? (uint32_t)excess : r->size, n = 1;
-
-    while (n < most && !h->starts[end - n])
-        n++;
-    st_heap_forget_cached(h, r);
-    if (n < r->size) {
-        r->size -= n;
-        st_heap_link_cached(h, r, 1);
-    } else {
-        st_heap_node_drop(h, r);
-    }
-    if (end < h->cfg.segment_pages)
-        h->starts[end] = 1; /* what follows, if mapped, is the start of a run now */
-    h->stats.cached_bytes -= (uint64_t)n << ST_HEAP_PAGE_SHIFT;
-    h->stats.reserved_bytes -= (uint64_t)n << ST_HEAP_PAGE_SHIFT;
-    *va = st_heap_page_va(h, end - n);
-    return n;
-}
-
-/* Gives cached pages back until at most `keep` bytes are cached; `io` is held.
- * Returns the provider's first complaint; it keeps those pages. */
-static inline int st_heap_shrink(struct st_heap *h, uint64_t keep, uint64_t *pages)
-{
-    int first = ST_OK;
-
-    for (;;) {
-        uint64_t va = 0, n = 0;
-        int rc;
-
-        pthread_mutex_lock(&h->mu);
-        if (h->stats.cached_bytes > keep)
-            n = st_heap_evict(
-                h, (h->stats.cached_bytes - keep + ST_HEAP_PAGE - 1) >> ST_HEAP_PAGE_SHIFT, &va);
-        pthread_mutex_unlock(&h->mu);
-        if (n == 0)
-            return first;
-        rc = h->cfg.unmap(h->cfg.arg, va, n);
-        pthread_mutex_lock(&h->mu);
-        h->stats.unmaps++;
-        h->stats.unmap_errors += rc != ST_OK;
-        pthread_mutex_unlock(&h->mu);
-        *pages += n;
-        first = first == ST_OK ? rc : first;
-    }
-}
-
-/* Maps n pages; gives the whole cache back and tries again if there is no room. */
-static inline int st_heap_map(struct st_heap *h, uint64_t n, uint64_t *va)
-{
-    uint64_t freed = 0;
-    int rc = h->cfg.map(h->cfg.arg, n, va);
-
-    if (rc != ST_ENOMEM)
-        return rc;
-    (void)st_heap_shrink(h, 0, &freed); /* whatever it says, the next call decides */
-    if (freed == 0)
-        return rc;
-    pthread_mutex_lock(&h->mu);
-    h->stats.flushes++;
-    pthread_mutex_unlock(&h->mu);
-    return h->cfg.map(h->cfg.arg, n, va);
-}
-
-/* Puts pages that the provider has just mapped to use for a request.  Not ST_OK:
- * the heap has not taken them. */
-static inline int st_heap_adopt(struct st_heap *h, uint64_t mapped, uint32_t pages, uint64_t bytes,
-                                uint64_t *va)
-{
-    uint64_t size = st_heap_round(bytes), page = (mapped - h->cfg.base) >> ST_HEAP_PAGE_SHIFT;
-    struct st_heap_node *n;
-
-    if (mapped < h->cfg.base || (mapped - h->cfg.base) % ST_HEAP_PAGE ||
-        page + pages > h->cfg.segment_pages ||
-        (h->stats.reserved_bytes >> ST_HEAP_PAGE_SHIFT) + pages > h->cfg.most_pages)
-        return ST_ECORRUPT;
-    if (st_heap_nodes_short(h))
-        return ST_ENOMEM; /* other threads took nodes meanwhile */
-    n = st_heap_node_new(h);
-    n->page = (uint32_t)page;
-    n->size = pages;
-    n->fresh = 1;
-    st_heap_place_run(h, n, ST_HEAP_RUN);
-    memset(h->starts + page, 0, pages);
-    h->starts[page] = 1;
-    if (page + pages > h->top)
-        h->top = (uint32_t)page + pages;
-    h->stats.reserved_bytes += (uint64_t)pages << ST_HEAP_PAGE_SHIFT;
-    if (h->stats.reserved_bytes > h->stats.reserved_peak)
-        h->stats.reserved_peak = h->stats.reserved_bytes;
-    h->stats.maps++;
-    if (size < ST_HEAP_PAGE)
-        n = st_heap_cut_hole(h, st_heap_make_chunk(h, n), 0,
-                             (uint32_t)(size >> ST_HEAP_GRANULE_SHIFT));
-    *va = st_heap_hand_out(h, n, size, bytes);
-    return ST_OK;
-}
-
-/* Allocates, mapping pages if nothing that is mapped fits. */
-static inline int st_heap_grow(struct st_heap *h, uint64_t bytes, uint64_t *va, int *fresh)
+/* st_heap_grow with a tag that says what for. */
+static inline int st_heap_grow_as(struct st_heap *h, uint64_t bytes, uint16_t tag, uint64_t *va,
+                                  int *fresh)
 {
     int rc;
 
     if (!st_heap_mine(h))
         return ST_ENOJOB;
     pthread_mutex_lock(&h->io);
-    rc = st_heap_take(h, bytes, va, fresh); /* another thread may have freed or mapped some */
-    if (rc == ST_AGAIN) {
-        uint64_t mapped = 0;
-        uint64_t pages = (st_heap_round(bytes) + ST_HEAP_PAGE - 1) >> ST_HEAP_PAGE_SHIFT;
-
-        rc = st_heap_map(h, pages, &mapped);
-        if (rc == ST_OK) {
-            pthread_mutex_lock(&h->mu);
-            rc = st_heap_adopt(h, mapped, (uint32_t)pages, bytes, va);
-            pthread_mutex_unlock(&h->mu);
+    rc = st_heap_take_as(h, bytes, tag, va, fresh); /* another thread may have freed or mapped some */
+    if (rc == ST_AGAIN && h->pool_pages) {
+        rc = ST_ENOMEM;
+        st_heap_refused(h);
+    } else if (rc == ST_AGAIN) {
+        if (h->cfg.extend && bytes > ST_HEAP_PAGE)
+            rc = st_heap_extend(h, bytes, tag, va, fresh);
+        if (rc == ST_AGAIN || rc == ST_ENOMEM) { /* no room there: perhaps without that run */
+            rc = st_heap_map_new(h, bytes, tag, va);
             *fresh = 1;
-            if (rc != ST_OK)
-                (void)h->cfg.unmap(h->cfg.arg, mapped, pages);
         }
+        if (rc == ST_ENOMEM)
+            st_heap_refused(h);
     }
     pthread_mutex_unlock(&h->io);
     return rc;
+}
+
+/* Allocates, mapping pages if nothing that is mapped fits. */
+static inline int st_heap_grow(struct st_heap *h, uint64_t bytes, uint64_t *va, int *fresh)
+{
+    return st_heap_grow_as(h, bytes, ST_HEAP_ARRAY, va, fresh);
 }
 
 /* Allocates `bytes`, aligned to 64, from 1 MiB to 4 KiB, from 2 MiB to 2 MiB.
@@ -231,13 +124,13 @@ static inline int st_heap_put(struct st_heap *h, uint64_t va)
     rc = st_heap_take_back(h, va);
     if (rc != ST_OK)
         h->stats.bad_frees++;
-    else if (h->stats.cached_bytes > h->cfg.cache_bytes)
+    else if (h->stats.cached_bytes > h->cfg.cache_bytes && !h->pool_pages)
         rc = ST_AGAIN;
     pthread_mutex_unlock(&h->mu);
     return rc;
 }
 
-/* Gives cached pages back until at most `keep` bytes are cached. */
+/* Gives cached pages back until at most `keep` bytes are cached; nothing in pool mode. */
 static inline int st_heap_trim(struct st_heap *h, uint64_t keep)
 {
     uint64_t freed = 0;
@@ -266,6 +159,67 @@ static inline int st_heap_free(struct st_heap *h, uint64_t va)
     if (rc != ST_AGAIN)
         return rc;
     st_heap_settle(h);
+    return ST_OK;
+}
+
+/* From now on at most `bytes` are mapped; what is mapped beyond that stays while it
+ * is in use, and the cache goes as far as it must. */
+static inline int st_heap_set_limit(struct st_heap *h, uint64_t bytes)
+{
+    uint64_t freed = 0;
+    int rc;
+
+    if (!st_heap_mine(h))
+        return ST_ENOJOB;
+    pthread_mutex_lock(&h->io);
+    pthread_mutex_lock(&h->mu);
+    h->cfg.limit_bytes = bytes;
+    pthread_mutex_unlock(&h->mu);
+    rc = st_heap_below_limit(h, 0, &freed);
+    if (rc == ST_ENOMEM) /* not even without a cache */
+        rc = st_heap_shrink(h, 0, &freed);
+    pthread_mutex_unlock(&h->io);
+    return rc;
+}
+
+/* Maps `pages` in one piece, as the only ones this heap will ever have: the first
+ * call of a new heap, before any other.  Not ST_OK: the heap is as it was. */
+static inline int st_heap_fill_pool(struct st_heap *h, uint64_t pages)
+{
+    uint64_t mapped = 0;
+    struct st_heap_node *n;
+    int rc;
+
+    if (!st_heap_mine(h))
+        return ST_ENOJOB;
+    if (pages == 0 || pages > h->cfg.most_pages || h->stats.maps)
+        return ST_EINVAL;
+    pthread_mutex_lock(&h->io);
+    rc = st_heap_map(h, pages, 0, &mapped);
+    if (rc == ST_OK) {
+        pthread_mutex_lock(&h->mu);
+        n = st_heap_adopt(h, mapped, pages, ST_HEAP_LARGE, &rc);
+        if (n) {
+            st_heap_link_cached(h, n, 0);
+            h->stats.cached_bytes += pages << ST_HEAP_PAGE_SHIFT;
+            h->pool_pages = pages;
+        }
+        pthread_mutex_unlock(&h->mu);
+        if (!n)
+            (void)h->cfg.unmap(h->cfg.arg, mapped, pages);
+    }
+    pthread_mutex_unlock(&h->io);
+    return rc;
+}
+
+/* Peaks begin anew. */
+static inline int st_heap_reset_peaks(struct st_heap *h)
+{
+    if (!st_heap_mine(h))
+        return ST_ENOJOB;
+    pthread_mutex_lock(&h->mu);
+    st_heap_forget_peaks(&h->stats);
+    pthread_mutex_unlock(&h->mu);
     return ST_OK;
 }
 

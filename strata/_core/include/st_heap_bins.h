@@ -85,18 +85,30 @@ static inline uint32_t st_bins_find(const struct st_bins *b, uint64_t size)
     return 0;
 }
 
+/* The largest size <= `size` whose list is not empty; 0 if there is none. */
+static inline uint32_t st_bins_below(const struct st_bins *b, uint64_t size)
+{
+    uint64_t i = size;
+
+    for (uint32_t l = 0; l < b->levels; l++) {
+        uint64_t w = i >> 6, m = b->bits[l][w] & (~UINT64_C(0) >> (63 - (i & 63)));
+        if (m) {
+            i = (w << 6) + 63 - (uint64_t)__builtin_clzll(m);
+            while (l-- > 0)
+                i = (i << 6) + 63 - (uint64_t)__builtin_clzll(b->bits[l][i]);
+            return (uint32_t)i;
+        }
+        if (w == 0)
+            return 0;
+        i = w - 1;
+    }
+    return 0;
+}
+
 /* The largest size whose list is not empty; 0 if all are empty. */
 static inline uint32_t st_bins_largest(const struct st_bins *b)
 {
-    uint64_t i = 0;
-
-    for (uint32_t l = b->levels; l-- > 0;) {
-        uint64_t m = b->bits[l][i];
-        if (!m)
-            return 0;
-        i = (i << 6) + 63 - (uint64_t)__builtin_clzll(m);
-    }
-    return (uint32_t)i;
+    return st_bins_below(b, b->cap);
 }
 
 #endif

@@ -15,7 +15,7 @@ static inline int st_heap_walk_locked(struct st_heap *h,
         const struct st_heap_node *n = st_heap_at(h, h->pages[p]);
         int rc;
 
-        if (n->page != p || n->kind == ST_HEAP_UNUSED || n->kind > ST_HEAP_CHUNK) {
+        if (n->page != p || !st_heap_border(h, p)) {
             p++; /* not mapped; no entry is believed that its node does not confirm */
             continue;
         }
@@ -46,7 +46,7 @@ static inline int st_heap_walk(struct st_heap *h,
 /* What a walk that copies out the ranges fills in. */
 struct st_heap_range {
     uint64_t va, bytes, requested; /* requested: of live allocations */
-    uint32_t kind, fresh;
+    uint32_t kind, fresh, tag;
 };
 
 struct st_heap_ranges {
@@ -66,8 +66,9 @@ static inline int st_heap_collect(void *arg, struct st_heap *h, const struct st_
             r->va += (uint64_t)n->first << ST_HEAP_GRANULE_SHIFT;
         r->bytes = (uint64_t)n->size << (block ? ST_HEAP_GRANULE_SHIFT : ST_HEAP_PAGE_SHIFT);
         r->requested = n->kind == ST_HEAP_RUN || n->kind == ST_HEAP_BLOCK ? r->bytes - n->forth : 0;
-        r->kind = n->kind;
+        r->kind = n->kind == ST_HEAP_HELD ? ST_HEAP_CACHED : n->kind;
         r->fresh = n->fresh;
+        r->tag = n->tag;
     }
     out->count++;
     return 0;
@@ -85,14 +86,17 @@ static inline int st_heap_stats(struct st_heap *h, struct st_heap_stats *out)
     h->stats.largest_free = run > hole ? run : hole;
     *out = h->stats;
     pthread_mutex_unlock(&h->mu);
+    st_heap_sum_up(out);
     return ST_OK;
 }
 
-/* What the walk of a check adds up. */
+/* What the walk of a check adds up; [small, large]. */
 struct st_heap_sums {
     const struct st_heap_node *chunk, *last;
-    uint64_t allocated, requested, cached, reserved, live, holes, runs, nodes;
-    uint32_t end; /* page after the last cached run */
+    uint64_t allocated[2], requested[2], live[2], reserved[2], segments[2];
+    uint64_t cached, holes, runs, held, nodes;
+    uint64_t end; /* page after the last run or chunk */
+    int kind;     /* and which it was */
 };
 
 #define ST_HEAP_WANT(truth) \
@@ -117,39 +121,102 @@ static inline int st_heap_check_part(struct st_heap_sums *s, struct st_heap *h,
         s->holes++;
     } else {
         ST_HEAP_WANT(*st_heap_granule(h, s->chunk, first) == st_heap_index(h, n));
-        s->live++;
-        s->allocated += (uint64_t)n->size << ST_HEAP_GRANULE_SHIFT;
-        s->requested += ((uint64_t)n->size << ST_HEAP_GRANULE_SHIFT) - n->forth;
+        ST_HEAP_WANT(n->kind == ST_HEAP_BLOCK && n->tag < ST_HEAP_TAGS);
+        s->live[ST_HEAP_SMALL]++;
+        s->allocated[ST_HEAP_SMALL] += (uint64_t)n->size << ST_HEAP_GRANULE_SHIFT;
+        s->requested[ST_HEAP_SMALL] += ((uint64_t)n->size << ST_HEAP_GRANULE_SHIFT) - n->forth;
     }
     s->last = n;
+    return 0;
+}
+
+/* A run of pages, live or cached. */
+static inline int st_heap_check_run(struct st_heap_sums *s, struct st_heap *h,
+                                    const struct st_heap_node *n)
+{
+    uint64_t bytes = (uint64_t)n->size << ST_HEAP_PAGE_SHIFT;
+    int beside = s->end == n->page;
+
+    s->reserved[ST_HEAP_LARGE] += bytes;
+    s->segments[ST_HEAP_LARGE] += !(s->end && beside && s->kind != ST_HEAP_CHUNK);
+    if (n->kind == ST_HEAP_RUN) {
+        ST_HEAP_WANT(n->tag < ST_HEAP_TAGS);
+        s->live[ST_HEAP_LARGE]++;
+        s->allocated[ST_HEAP_LARGE] += bytes;
+        s->requested[ST_HEAP_LARGE] += bytes - n->forth;
+        return 0;
+    }
+    s->cached += bytes;
+    if (n->kind == ST_HEAP_HELD) {
+        ST_HEAP_WANT(h->held == st_heap_index(h, n));
+        s->held++;
+        return 0;
+    }
+    ST_HEAP_WANT(n->kind == ST_HEAP_CACHED);
+    ST_HEAP_WANT(!(s->end && beside && s->kind == ST_HEAP_CACHED)); /* neighbours are one run */
+    s->runs++;
     return 0;
 }
 
 static inline int st_heap_check_node(void *arg, struct st_heap *h, const struct st_heap_node *n)
 {
     struct st_heap_sums *s = arg;
-    uint64_t bytes = (uint64_t)n->size << ST_HEAP_PAGE_SHIFT;
 
     s->nodes++;
     if (n->kind == ST_HEAP_BLOCK || n->kind == ST_HEAP_HOLE)
         return st_heap_check_part(s, h, n);
     ST_HEAP_WANT(n->size > 0 && (uint64_t)n->page + n->size <= h->top);
     ST_HEAP_WANT(h->pages[n->page + n->size - 1] == st_heap_index(h, n));
-    s->reserved += bytes;
+    ST_HEAP_WANT((s->end && s->end == n->page) || h->starts[n->page] == 1);
     s->chunk = s->last = NULL;
-    if (n->kind == ST_HEAP_CACHED) {
-        ST_HEAP_WANT(s->runs == 0 || s->end != n->page); /* neighbours are one run */
-        s->end = n->page + n->size;
-        s->cached += bytes;
-        s->runs++;
-    } else if (n->kind == ST_HEAP_RUN) {
-        s->live++;
-        s->allocated += bytes;
-        s->requested += bytes - n->forth;
-    } else {
+    if (n->kind == ST_HEAP_CHUNK) {
         ST_HEAP_WANT(n->size == 1 && n->first >= 1 && n->first <= h->slots_used);
         s->chunk = n;
+        s->reserved[ST_HEAP_SMALL] += ST_HEAP_PAGE;
+        s->segments[ST_HEAP_SMALL]++;
+    } else {
+        int rc = st_heap_check_run(s, h, n);
+        if (rc)
+            return rc;
     }
+    s->end = (uint64_t)n->page + n->size;
+    s->kind = n->kind;
+    return 0;
+}
+
+/* A figure is what the walk found, in both pools, and hangs together. */
+static inline int st_heap_check_stat(const struct st_heap_stat *t, uint64_t small, uint64_t large)
+{
+    ST_HEAP_WANT(t->now[ST_HEAP_SMALL] == small && t->now[ST_HEAP_LARGE] == large);
+    ST_HEAP_WANT(t->now[ST_HEAP_ALL] == small + large);
+    for (int pool = 0; pool < ST_HEAP_POOLS; pool++)
+        ST_HEAP_WANT(t->now[pool] <= t->peak[pool] && t->now[pool] <= t->added[pool]);
+    ST_HEAP_WANT(t->peak[ST_HEAP_ALL] <= t->peak[ST_HEAP_SMALL] + t->peak[ST_HEAP_LARGE]);
+    return 0;
+}
+
+static inline int st_heap_check_stats(struct st_heap *h, const struct st_heap_sums *s)
+{
+    struct st_heap_stats all = h->stats, *t = &all;
+    uint64_t gaps = s->reserved[ST_HEAP_SMALL] - s->allocated[ST_HEAP_SMALL];
+    int rc;
+
+    st_heap_sum_up(t);
+    rc = st_heap_check_stat(&t->allocated, s->allocated[0], s->allocated[1]);
+    rc = rc ? rc : st_heap_check_stat(&t->requested, s->requested[0], s->requested[1]);
+    rc = rc ? rc : st_heap_check_stat(&t->count, s->live[0], s->live[1]);
+    rc = rc ? rc : st_heap_check_stat(&t->reserved, s->reserved[0], s->reserved[1]);
+    rc = rc ? rc : st_heap_check_stat(&t->segments, s->segments[0], s->segments[1]);
+    rc = rc ? rc : st_heap_check_stat(&t->holes, s->holes, 0);
+    rc = rc ? rc : st_heap_check_stat(&t->hole_bytes, gaps, 0);
+    if (rc)
+        return rc;
+    ST_HEAP_WANT(s->cached == t->cached_bytes && s->nodes == h->nodes_live);
+    ST_HEAP_WANT(s->held == (h->held != 0) && s->holes == h->hole_count);
+    ST_HEAP_WANT(t->remaps <= t->maps && t->remaps <= t->remapped_pages);
+    if (h->pool_pages)
+        ST_HEAP_WANT(t->reserved.now[ST_HEAP_ALL] == h->pool_pages << ST_HEAP_PAGE_SHIFT &&
+                     t->maps == 1 && t->unmaps == 0);
     return 0;
 }
 
@@ -174,22 +241,21 @@ static inline int st_heap_check_bins(struct st_heap *h, const struct st_bins *b,
 static inline int st_heap_check_locked(struct st_heap *h)
 {
     struct st_heap_sums s = {0};
-    const struct st_heap_stats *t = &h->stats;
     uint32_t before = 0;
     int rc = st_heap_walk_locked(h, st_heap_check_node, &s);
 
     if (rc)
         return rc;
-    ST_HEAP_WANT(s.allocated == t->allocated_bytes && s.requested == t->requested_bytes);
-    ST_HEAP_WANT(s.reserved == t->reserved_bytes && s.cached == t->cached_bytes);
-    ST_HEAP_WANT(s.live == t->live && s.nodes == h->nodes_live);
-    ST_HEAP_WANT(t->allocated_bytes <= t->allocated_peak && t->reserved_bytes <= t->reserved_peak);
+    if ((rc = st_heap_check_stats(h, &s)) != 0)
+        return rc;
     if ((rc = st_heap_check_bins(h, &h->holes, ST_HEAP_HOLE, s.holes)) != 0)
         return rc;
     if ((rc = st_heap_check_bins(h, &h->runs, ST_HEAP_CACHED, s.runs)) != 0)
         return rc;
+    s.runs += s.held; /* which has kept its place in the list by age */
     for (uint32_t i = h->oldest; i; before = i, i = h->nodes[i].next, s.runs--)
-        ST_HEAP_WANT(s.runs && h->nodes[i].kind == ST_HEAP_CACHED && h->nodes[i].prev == before);
+        ST_HEAP_WANT(s.runs && (h->nodes[i].kind == ST_HEAP_CACHED || i == h->held) &&
+                     h->nodes[i].prev == before);
     ST_HEAP_WANT(s.runs == 0 && h->newest == before);
     for (uint32_t i = h->node_spare; i; i = h->nodes[i].forth, s.nodes++)
         ST_HEAP_WANT(h->nodes[i].kind == ST_HEAP_UNUSED && s.nodes < h->nodes_used);

@@ -52,7 +52,7 @@ static inline struct st_heap_node *st_heap_make_chunk(struct st_heap *h, struct 
     run->first = slot;
     run->next = st_heap_index(h, hole);
     st_heap_place_run(h, run, ST_HEAP_CHUNK);
-    st_heap_bin_push(h, &h->holes, hole);
+    st_heap_push_hole(h, hole);
     return hole;
 }
 
@@ -79,14 +79,14 @@ static inline struct st_heap_node *st_heap_find_hole(struct st_heap *h, uint32_t
 static inline struct st_heap_node *st_heap_cut_hole(struct st_heap *h, struct st_heap_node *n,
                                                     uint32_t first, uint32_t size)
 {
-    st_heap_bin_pull(h, &h->holes, n);
+    st_heap_pull_hole(h, n);
     if (first > n->first) {
         struct st_heap_node *t = st_heap_split(h, n, first - n->first);
-        st_heap_bin_push(h, &h->holes, n);
+        st_heap_push_hole(h, n);
         n = t;
     }
     if (size < n->size)
-        st_heap_bin_push(h, &h->holes, st_heap_split(h, n, size));
+        st_heap_push_hole(h, st_heap_split(h, n, size));
     n->kind = ST_HEAP_BLOCK;
     return n;
 }
@@ -97,21 +97,31 @@ static inline uint32_t *st_heap_granule(struct st_heap *h, const struct st_heap_
     return h->granules + (size_t)(chunk->first - 1) * ST_HEAP_GRANULES + first;
 }
 
-/* Counts a run or block as a live allocation; its address. */
-static inline uint64_t st_heap_hand_out(struct st_heap *h, struct st_heap_node *n, uint64_t size,
-                                        uint64_t bytes)
+/* Counts what small allocations have left over, after each of them. */
+static inline void st_heap_count_holes(struct st_heap *h)
 {
     struct st_heap_stats *s = &h->stats;
 
+    st_heap_set_small(&s->holes, h->hole_count);
+    st_heap_set_small(&s->hole_bytes,
+                      s->reserved.now[ST_HEAP_SMALL] - s->allocated.now[ST_HEAP_SMALL]);
+}
+
+/* Counts a run or block as a live allocation; its address. */
+static inline uint64_t st_heap_hand_out(struct st_heap *h, struct st_heap_node *n, uint64_t size,
+                                        uint64_t bytes, uint16_t tag)
+{
+    int pool = n->kind == ST_HEAP_BLOCK ? ST_HEAP_SMALL : ST_HEAP_LARGE;
+
+    n->tag = tag;
     n->forth = (uint32_t)(size - bytes);
-    s->allocated_bytes += size;
-    s->requested_bytes += bytes;
-    if (s->allocated_bytes > s->allocated_peak)
-        s->allocated_peak = s->allocated_bytes;
-    s->live++;
-    s->allocations++;
-    if (n->kind == ST_HEAP_BLOCK)
+    st_heap_add(&h->stats.allocated, pool, size);
+    st_heap_add(&h->stats.requested, pool, bytes);
+    st_heap_add(&h->stats.count, pool, 1);
+    if (pool == ST_HEAP_SMALL) {
         *st_heap_granule(h, st_heap_at(h, h->pages[n->page]), n->first) = st_heap_index(h, n);
+        st_heap_count_holes(h);
+    }
     return st_heap_page_va(h, n->page) + ((uint64_t)n->first << ST_HEAP_GRANULE_SHIFT);
 }
 
@@ -122,23 +132,24 @@ static inline void st_heap_free_block(struct st_heap *h, struct st_heap_node *ch
     n->kind = ST_HEAP_HOLE;
     n->fresh = 0;
     if (n->next && h->nodes[n->next].kind == ST_HEAP_HOLE) {
-        st_heap_bin_pull(h, &h->holes, st_heap_at(h, n->next));
+        st_heap_pull_hole(h, st_heap_at(h, n->next));
         st_heap_join(h, n);
     }
     if (n->prev && h->nodes[n->prev].kind == ST_HEAP_HOLE) {
         n = st_heap_at(h, n->prev);
         n->fresh = 0;
-        st_heap_bin_pull(h, &h->holes, n);
+        st_heap_pull_hole(h, n);
         st_heap_join(h, n);
     }
     if (n->size < ST_HEAP_GRANULES) {
-        st_heap_bin_push(h, &h->holes, n);
+        st_heap_push_hole(h, n);
         return;
     }
     h->slots[chunk->first] = h->slot_spare;
     h->slot_spare = chunk->first;
     st_heap_node_drop(h, n);
     st_heap_node_drop(h, chunk);
+    st_heap_move_pages(h, n->page, 1, ST_HEAP_SMALL, ST_HEAP_LARGE);
     st_heap_cache_pages(h, n->page, 1);
 }
 
@@ -178,18 +189,19 @@ static inline uint64_t st_heap_extent_locked(struct st_heap *h, uint64_t va)
 static inline int st_heap_take_back(struct st_heap *h, uint64_t va)
 {
     struct st_heap_node *chunk, *n = st_heap_live_at(h, va, &chunk);
+    int pool = chunk ? ST_HEAP_SMALL : ST_HEAP_LARGE;
     uint64_t size;
-    uint32_t slack, page;
+    uint32_t page;
 
     if (!n)
         return ST_EINVAL;
     size = (uint64_t)n->size << (chunk ? ST_HEAP_GRANULE_SHIFT : ST_HEAP_PAGE_SHIFT);
-    slack = n->forth;
-    h->stats.allocated_bytes -= size;
-    h->stats.requested_bytes -= size - slack;
-    h->stats.live--;
+    st_heap_sub(&h->stats.allocated, pool, size);
+    st_heap_sub(&h->stats.requested, pool, size - n->forth);
+    st_heap_sub(&h->stats.count, pool, 1);
     if (chunk) {
         st_heap_free_block(h, chunk, n);
+        st_heap_count_holes(h);
     } else {
         page = n->page;
         st_heap_node_drop(h, n);

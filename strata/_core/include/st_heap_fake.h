@@ -1,7 +1,7 @@
 /* A page provider over plain private memory, for tests of what lies above one.
  *
  * It keeps the provider's contract and checks the heap's side of it: unmapping
- * what is not mapped, or more than one mapping gave, is refused.  Pages are
+ * what is not mapped, or more than one mapping or extension gave, is refused.  Pages are
  * first fit from where the last search ended, so that addresses come back late. */
 #ifndef ST_HEAP_FAKE_H
 #define ST_HEAP_FAKE_H
@@ -18,6 +18,7 @@ struct st_fake_pages {
     uint64_t npages; /* at most ST_FAKE_PAGES */
     uint64_t share;  /* how many may be mapped at once */
     uint64_t mapped, cursor;
+    uint64_t extended; /* pages that were asked for at an address, ever */
     uint64_t calls, fail_at; /* the fail_at-th call from now on fails with `failure`; 0: none */
     int failure;
     uint32_t serial;
@@ -53,6 +54,28 @@ static inline int st_fake_map(void *arg, uint64_t n, uint64_t *va)
         return ST_OK;
     }
     return ST_ENOMEM;
+}
+
+static inline int st_fake_extend(void *arg, uint64_t va, uint64_t n)
+{
+    struct st_fake_pages *f = arg;
+    uint64_t at = (va - f->base) >> 21;
+
+    if (st_fake_fails(f))
+        return f->failure;
+    if (va % (1 << 21) || va < f->base || n == 0 || n > f->npages || at > f->npages - n)
+        return ST_EINVAL;
+    for (uint64_t k = 0; k < n; k++)
+        if (f->run[at + k])
+            return ST_EINVAL;
+    if (f->mapped + n > f->share)
+        return ST_ENOMEM;
+    f->serial++;
+    for (uint64_t k = 0; k < n; k++)
+        f->run[at + k] = f->serial;
+    f->mapped += n;
+    f->extended += n;
+    return ST_OK;
 }
 
 static inline int st_fake_unmap(void *arg, uint64_t va, uint64_t n)

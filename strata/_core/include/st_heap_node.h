@@ -1,5 +1,5 @@
-/* The heap's bookkeeping: its arena, nodes, free lists, runs and chunks.  All
- * functions here run under the heap's lock `mu`; st_heap.h is the interface.
+/* The heap's bookkeeping: its arena, nodes and free lists; runs and chunks are in
+ * the two headers at its end.  All functions there and here run under the heap's lock `mu`; st_heap.h is the interface.
  *
  * One node describes one range: a run of pages (live or cached), a chunk (one
  * page cut into blocks), or a block or hole in a chunk.  A node is found from an
@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "st_heap_bins.h"
+#include "st_heap_stats.h"
 #include "st_status.h"
 
 #define ST_HEAP_PAGE_SHIFT 21
@@ -28,29 +29,21 @@
 #define ST_HEAP_HEADER 65536 /* a multiple of any page size; wiped at fork */
 
 /* map: n pages, mapped and zero, into *va; ST_ENOMEM if there is no room.
- * unmap: any part of what one map gave.  Whatever it returns, the heap does not
- * touch the pages again until map hands them out.
+ * extend: n pages, mapped and zero, at exactly `va`; ST_EINVAL if those addresses
+ * are not free; ST_ENOMEM if there is no room.  NULL: the provider cannot.
+ * unmap: any part of what one of them gave.  Whatever it returns, the heap does not
+ * touch the pages again until they are handed out again.
  * The heap never calls the provider from two threads at once. */
 struct st_heap_config {
     uint64_t base;          /* address of the segment that pages come from */
     uint64_t segment_pages; /* its size */
     uint64_t most_pages;    /* never more than this many mapped at once */
     uint64_t cache_bytes;   /* cached runs beyond this are unmapped */
+    uint64_t limit_bytes;   /* mappings that lead beyond this are refused */
     int (*map)(void *arg, uint64_t npages, uint64_t *va);
+    int (*extend)(void *arg, uint64_t va, uint64_t npages);
     int (*unmap)(void *arg, uint64_t va, uint64_t npages);
     void *arg;
-};
-
-struct st_heap_stats {
-    uint64_t allocated_bytes, allocated_peak; /* live allocations, rounded as they are */
-    uint64_t requested_bytes;                 /* live allocations, as asked for */
-    uint64_t reserved_bytes, reserved_peak;   /* mapped pages */
-    uint64_t cached_bytes;                    /* mapped pages without a live allocation */
-    uint64_t live, allocations;               /* allocations now, and ever */
-    uint64_t maps, unmaps;                    /* mappings made, and parts of them given back */
-    uint64_t flushes;                         /* times the cache was emptied for lack of room */
-    uint64_t bad_frees, unmap_errors;
-    uint64_t largest_free; /* the largest allocation that needs no mapping */
 };
 
 enum st_heap_kind {
@@ -59,13 +52,25 @@ enum st_heap_kind {
     ST_HEAP_CACHED = 2, /* mapped pages that nobody uses */
     ST_HEAP_CHUNK = 3,  /* a page of blocks and holes; `first` is its slot, `next` its first node */
     ST_HEAP_BLOCK = 4,  /* one live allocation */
-    ST_HEAP_HOLE = 5
+    ST_HEAP_HOLE = 5,
+    ST_HEAP_HELD = 6 /* a cached run that is being extended: nobody may take it meanwhile */
+};
+
+/* What an allocation is for; people read it when there is no room. */
+enum st_heap_tag {
+    ST_HEAP_ARRAY = 0,
+    ST_HEAP_GROUP = 1,   /* a group's memory */
+    ST_HEAP_CHANNEL = 2, /* a point-to-point channel */
+    ST_HEAP_STAGING = 3, /* a copy of an array that is not in the fabric */
+    ST_HEAP_FOREIGN = 4, /* memory of an intercepted allocator */
+    ST_HEAP_RAW = 5,     /* Heap.alloc() */
+    ST_HEAP_TAGS = 6
 };
 
 struct st_heap_node {
     uint32_t page, first, size; /* page of the segment; first granule; pages or granules */
     uint8_t kind, fresh;        /* fresh: never handed out since it was mapped */
-    uint16_t pad;
+    uint16_t tag;               /* of a live allocation: enum st_heap_tag */
     uint32_t prev, next; /* neighbours in the chunk, or in the list of cached runs by age */
     uint32_t back;       /* free list */
     uint32_t forth;      /* free list; of a live allocation: bytes beyond those asked for */
@@ -83,9 +88,12 @@ struct st_heap {
     uint32_t nodes_live, nodes_most;
     uint32_t slots_used, slot_spare;
     uint32_t oldest, newest; /* cached runs */
+    uint32_t held;           /* the one of them that is being extended */
+    uint32_t hole_count;
     uint32_t top;            /* no page at or above was ever mapped */
     uint32_t *pages, *granules, *slots;
-    uint8_t *starts; /* of each page: a mapping by the provider began here */
+    uint64_t pool_pages; /* mapped once and for all; 0: pages are mapped as they are needed */
+    uint8_t *starts;     /* of each page: a mapping by the provider began here */
     pthread_mutex_t io, mu;
 };
 
@@ -114,12 +122,12 @@ static inline uint64_t st_heap_page_va(const struct st_heap *h, uint64_t page)
 }
 
 /* The largest request that could ever be met. */
-static inline uint64_t st_heap_limit(const struct st_heap *h)
+static inline uint64_t st_heap_largest(const struct st_heap *h)
 {
     return h->cfg.most_pages << ST_HEAP_PAGE_SHIFT;
 }
 
-/* Size of the allocation for a request, at most st_heap_limit. */
+/* Size of the allocation for a request, at most st_heap_largest. */
 static inline uint64_t st_heap_round(uint64_t bytes)
 {
     uint64_t unit = ST_HEAP_PAGE;
@@ -183,94 +191,19 @@ static inline void st_heap_bin_pull(struct st_heap *h, struct st_bins *b, struct
         st_bins_clear(b, n->size);
 }
 
-/* Writes a run's kind, and its entries in the page table. */
-static inline void st_heap_place_run(struct st_heap *h, struct st_heap_node *n, uint8_t kind)
+static inline void st_heap_push_hole(struct st_heap *h, struct st_heap_node *n)
 {
-    n->kind = kind;
-    h->pages[n->page] = h->pages[n->page + n->size - 1] = st_heap_index(h, n);
+    st_heap_bin_push(h, &h->holes, n);
+    h->hole_count++;
 }
 
-/* Takes a cached run out of the free lists and the list by age. */
-static inline void st_heap_forget_cached(struct st_heap *h, struct st_heap_node *n)
+static inline void st_heap_pull_hole(struct st_heap *h, struct st_heap_node *n)
 {
-    st_heap_bin_pull(h, &h->runs, n);
-    *(n->prev ? &h->nodes[n->prev].next : &h->oldest) = n->next;
-    *(n->next ? &h->nodes[n->next].prev : &h->newest) = n->prev;
+    st_heap_bin_pull(h, &h->holes, n);
+    h->hole_count--;
 }
 
-static inline void st_heap_link_cached(struct st_heap *h, struct st_heap_node *n, int as_oldest)
-{
-    uint32_t i = st_heap_index(h, n);
-
-    st_heap_place_run(h, n, ST_HEAP_CACHED);
-    st_heap_bin_push(h, &h->runs, n);
-    n->prev = as_oldest ? 0 : h->newest;
-    n->next = as_oldest ? h->oldest : 0;
-    *(n->prev ? &h->nodes[n->prev].next : &h->oldest) = i;
-    *(n->next ? &h->nodes[n->next].prev : &h->newest) = i;
-}
-
-/* The page-level node that is a cached run with its first (or last) page there. */
-static inline struct st_heap_node *st_heap_cached_at(struct st_heap *h, uint32_t page, int last)
-{
-    struct st_heap_node *n = st_heap_at(h, h->pages[page]);
-
-    return n->kind == ST_HEAP_CACHED && page == (last ? n->page + n->size - 1 : n->page) ? n : NULL;
-}
-
-/* Mapped pages that are free now become (part of) the newest cached run. */
-static inline void st_heap_cache_pages(struct st_heap *h, uint32_t page, uint32_t size)
-{
-    struct st_heap_node *left = page ? st_heap_cached_at(h, page - 1, 1) : NULL;
-    struct st_heap_node *right = NULL, *n;
-
-    if (page + size < h->cfg.segment_pages)
-        right = st_heap_cached_at(h, page + size, 0);
-    h->stats.cached_bytes += (uint64_t)size << ST_HEAP_PAGE_SHIFT;
-    if (left) {
-        st_heap_forget_cached(h, left);
-        page = left->page;
-        size += left->size;
-        st_heap_node_drop(h, left);
-    }
-    if (right) {
-        st_heap_forget_cached(h, right);
-        size += right->size;
-        st_heap_node_drop(h, right);
-    }
-    n = st_heap_node_new(h);
-    n->page = page;
-    n->size = size;
-    st_heap_link_cached(h, n, 0);
-}
-
-/* A run of exactly `size` pages from the best cached one; NULL if none is large enough. */
-static inline struct st_heap_node *st_heap_cut_cached(struct st_heap *h, uint32_t size)
-{
-    uint32_t found = st_bins_find(&h->runs, size);
-    struct st_heap_node *r, *n;
-
-    if (!found)
-        return NULL;
-    r = st_heap_at(h, h->runs.head[found]);
-    if (found == size) {
-        st_heap_forget_cached(h, r);
-        n = r;
-    } else { /* from the front; the rest keeps its age */
-        n = st_heap_node_new(h);
-        n->page = r->page;
-        n->size = size;
-        st_heap_bin_pull(h, &h->runs, r);
-        r->page += size;
-        r->size -= size;
-        st_heap_place_run(h, r, ST_HEAP_CACHED);
-        st_heap_bin_push(h, &h->runs, r);
-    }
-    st_heap_place_run(h, n, ST_HEAP_RUN);
-    h->stats.cached_bytes -= (uint64_t)size << ST_HEAP_PAGE_SHIFT;
-    return n;
-}
-
+#include "st_heap_run.h"
 #include "st_heap_chunk.h"
 
 #endif

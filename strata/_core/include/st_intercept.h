@@ -140,7 +140,7 @@ static inline int st_intercept_grow(struct st_intercept_source *from, uint64_t b
         if (st_cgroup_free(from->groups, from->ngroups) < pages)
             return ST_ENOMEM;
     }
-    return st_heap_grow(from->heap, bytes, va, fresh);
+    return st_heap_grow_as(from->heap, bytes, ST_HEAP_FOREIGN, va, fresh);
 }
 
 /* Memory of the heap; NULL if it cannot meet the request, and *why. */
@@ -148,7 +148,7 @@ static inline void *st_intercept_take(struct st_intercept_source *from, uint64_t
                                       int may_detach, int *why)
 {
     uint64_t va = 0;
-    int rc = st_heap_take(from->heap, bytes, &va, fresh);
+    int rc = st_heap_take_as(from->heap, bytes, ST_HEAP_FOREIGN, &va, fresh);
 
     if (rc == ST_AGAIN) {
         void *held = may_detach ? from->hooks->detach() : NULL;
