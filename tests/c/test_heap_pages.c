@@ -153,6 +153,28 @@ static void test_extend_meddled(int result)
     bed_close(b);
 }
 
+/* No more of the cache goes than is wanted, the oldest first; all of it only if that does not help. */
+static void test_short_of_room(void)
+{
+    struct bed *b = bed_open(256, 16, 16 * PAGE);
+    uint64_t va[8], x;
+
+    for (int i = 0; i < 8; i++)
+        va[i] = take(b, 2 * PAGE);
+    for (int i = 0; i < 8; i += 2)
+        CHECK(st_heap_free(b->heap, va[i]) == ST_OK);
+    b->heap->cfg.extend = NULL;
+    x = take(b, 3 * PAGE);
+    CHECK(x == va[7] + 2 * PAGE && stats(b).cached_bytes == 5 * PAGE && stats(b).flushes == 1);
+    CHECK(take(b, 2 * PAGE) == va[6] && take(b, 2 * PAGE) == va[4]); /* the oldest are gone */
+    CHECK(st_heap_free(b->heap, va[4]) == ST_OK && st_heap_free(b->heap, va[6]) == ST_OK);
+    b->fake.share = 14; /* another process takes room: what is wanted does not do, all does */
+    CHECK(take(b, 3 * PAGE) && stats(b).cached_bytes == 0 && b->fake.mapped == 14);
+    CHECK(stats(b).flushes == 2 && st_heap_alloc(b->heap, 1, &x) == ST_ENOMEM);
+    CHECK(stats(b).flushes == 2); /* there was nothing to give back */
+    bed_close(b);
+}
+
 static void test_limit_bytes(void)
 {
     struct bed *b = bed_open(64, 64, 64 * PAGE);
@@ -295,6 +317,7 @@ int main(int argc, char **argv)
     test_extend_meddled(ST_EINVAL);
     test_extend_meddled(ST_ENOMEM);
     test_extend_meddled(ST_ESYS);
+    test_short_of_room();
     test_limit_bytes();
     test_pool();
     test_peaks();

@@ -8,8 +8,8 @@
  *   >= 2 MiB   a run of whole pages each.
  *
  * Pages without a live allocation stay mapped as cached runs, up to a limit,
- * oldest out first; if the provider is out of memory, all of them go back and
- * the mapping is tried once more.  A request for more pages than any cached run
+ * oldest out first; if the provider is out of memory, as many of them go back as
+ * are wanted, at last all, and the mapping is tried once more.  A request for more pages than any cached run
  * has is met, where the addresses beside one of the largest are free, by mapping
  * only the pages that are missing there.  Or, in pool mode, one run is mapped at
  * the start, and nothing is ever mapped or given back after that.
@@ -167,7 +167,7 @@ static inline int st_heap_free(struct st_heap *h, uint64_t va)
 static inline int st_heap_set_limit(struct st_heap *h, uint64_t bytes)
 {
     uint64_t freed = 0;
-    int rc;
+    int rc = ST_OK;
 
     if (!st_heap_mine(h))
         return ST_ENOJOB;
@@ -175,8 +175,7 @@ static inline int st_heap_set_limit(struct st_heap *h, uint64_t bytes)
     pthread_mutex_lock(&h->mu);
     h->cfg.limit_bytes = bytes;
     pthread_mutex_unlock(&h->mu);
-    rc = st_heap_below_limit(h, 0, &freed);
-    if (rc == ST_ENOMEM) /* not even without a cache */
+    if (st_heap_below_limit(h, 0, &freed) != ST_OK) /* not even without a cache */
         rc = st_heap_shrink(h, 0, &freed);
     pthread_mutex_unlock(&h->io);
     return rc;

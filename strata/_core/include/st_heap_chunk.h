@@ -1,4 +1,4 @@
-/* The heap's chunks, and what a live allocation is: second half of st_heap_node.h. */
+/* The heap's chunks, and what a live allocation is: third part of st_heap_node.h. */
 #include "st_heap_node.h" /* which includes this one at its end: either may come first */
 #ifndef ST_HEAP_CHUNK_H
 #define ST_HEAP_CHUNK_H
@@ -207,6 +207,38 @@ static inline int st_heap_take_back(struct st_heap *h, uint64_t va)
         st_heap_node_drop(h, n);
         st_heap_cache_pages(h, page, (uint32_t)(size >> ST_HEAP_PAGE_SHIFT));
     }
+    return ST_OK;
+}
+
+/* Takes memory from chunks and cached runs; ST_AGAIN if pages must be mapped. */
+static inline int st_heap_take_locked(struct st_heap *h, uint64_t bytes, uint16_t tag, uint64_t *va,
+                                      int *fresh)
+{
+    struct st_heap_node *n;
+    uint64_t size = st_heap_round(bytes);
+
+    if (st_heap_nodes_short(h))
+        return ST_ENOMEM;
+    if (size < ST_HEAP_PAGE) {
+        uint32_t first;
+        n = st_heap_find_hole(h, (uint32_t)(size >> ST_HEAP_GRANULE_SHIFT),
+                              size >= ST_HEAP_ALIGN_FROM ? ST_HEAP_ALIGN_GRANULES : 1, &first);
+        if (!n) {
+            struct st_heap_node *run = st_heap_cut_cached(h, 1);
+            if (!run)
+                return ST_AGAIN;
+            st_heap_move_pages(h, run->page, 1, ST_HEAP_LARGE, ST_HEAP_SMALL);
+            n = st_heap_make_chunk(h, run);
+            first = 0;
+        }
+        n = st_heap_cut_hole(h, n, first, (uint32_t)(size >> ST_HEAP_GRANULE_SHIFT));
+    } else {
+        n = st_heap_cut_cached(h, (uint32_t)(size >> ST_HEAP_PAGE_SHIFT));
+        if (!n)
+            return ST_AGAIN;
+    }
+    *va = st_heap_hand_out(h, n, size, bytes, tag);
+    *fresh = n->fresh;
     return ST_OK;
 }
 

@@ -8,38 +8,6 @@
 
 enum { ST_HEAP_TRIES = 8 }; /* cached runs that a request looks at before it maps a run of its own */
 
-/* Takes memory from chunks and cached runs, under `mu`; ST_AGAIN if pages must be mapped. */
-static inline int st_heap_take_locked(struct st_heap *h, uint64_t bytes, uint16_t tag, uint64_t *va,
-                                      int *fresh)
-{
-    struct st_heap_node *n;
-    uint64_t size = st_heap_round(bytes);
-
-    if (st_heap_nodes_short(h))
-        return ST_ENOMEM;
-    if (size < ST_HEAP_PAGE) {
-        uint32_t first;
-        n = st_heap_find_hole(h, (uint32_t)(size >> ST_HEAP_GRANULE_SHIFT),
-                              size >= ST_HEAP_ALIGN_FROM ? ST_HEAP_ALIGN_GRANULES : 1, &first);
-        if (!n) {
-            struct st_heap_node *run = st_heap_cut_cached(h, 1);
-            if (!run)
-                return ST_AGAIN;
-            st_heap_move_pages(h, run->page, 1, ST_HEAP_LARGE, ST_HEAP_SMALL);
-            n = st_heap_make_chunk(h, run);
-            first = 0;
-        }
-        n = st_heap_cut_hole(h, n, first, (uint32_t)(size >> ST_HEAP_GRANULE_SHIFT));
-    } else {
-        n = st_heap_cut_cached(h, (uint32_t)(size >> ST_HEAP_PAGE_SHIFT));
-        if (!n)
-            return ST_AGAIN;
-    }
-    *va = st_heap_hand_out(h, n, size, bytes, tag);
-    *fresh = n->fresh;
-    return ST_OK;
-}
-
 /* Bytes of cached runs that may be given back; under `mu`. */
 static inline uint64_t st_heap_spare(struct st_heap *h)
 {
@@ -101,21 +69,23 @@ static inline int st_heap_shrink(struct st_heap *h, uint64_t keep, uint64_t *pag
 }
 
 /* Makes room for n more pages below the limit, from the cache and no more of it than
- * is needed (*freed pages).  ST_ENOMEM: all of it would not do, and nothing has changed. */
+ * is needed (*freed pages).  ST_ENOMEM: all of it would not do. */
 static inline int st_heap_below_limit(struct st_heap *h, uint64_t n, uint64_t *freed)
 {
     uint64_t after, over, spare;
 
-    pthread_mutex_lock(&h->mu);
-    after = h->stats.reserved.now[ST_HEAP_ALL] + (n << ST_HEAP_PAGE_SHIFT);
-    over = after > h->cfg.limit_bytes ? after - h->cfg.limit_bytes : 0;
-    spare = st_heap_spare(h);
-    pthread_mutex_unlock(&h->mu);
-    if (over > spare)
-        return ST_ENOMEM;
-    if (over)
+    for (;;) { /* once more, if another thread took what was to go */
+        pthread_mutex_lock(&h->mu);
+        after = h->stats.reserved.now[ST_HEAP_ALL] + (n << ST_HEAP_PAGE_SHIFT);
+        over = after > h->cfg.limit_bytes ? after - h->cfg.limit_bytes : 0;
+        spare = st_heap_spare(h);
+        pthread_mutex_unlock(&h->mu);
+        if (over == 0)
+            return ST_OK;
+        if (over > spare)
+            return ST_ENOMEM;
         (void)st_heap_shrink(h, spare - over, freed); /* pages it complains about are not ours any more */
-    return ST_OK;
+    }
 }
 
 /* One call of the provider for n pages: at `at`, or anywhere if that is 0. */
@@ -127,18 +97,33 @@ static inline int st_heap_call(struct st_heap *h, uint64_t n, uint64_t at, uint6
     return h->cfg.extend(h->cfg.arg, at, n);
 }
 
-/* The same, below the limit; gives the whole cache back and tries again if there is no room. */
+/* Gives back n cached pages, the oldest, or all there are; returns how many went. */
+static inline uint64_t st_heap_free_some(struct st_heap *h, uint64_t n)
+{
+    uint64_t spare, freed = 0;
+
+    pthread_mutex_lock(&h->mu);
+    spare = st_heap_spare(h);
+    pthread_mutex_unlock(&h->mu);
+    n = n < spare >> ST_HEAP_PAGE_SHIFT ? n << ST_HEAP_PAGE_SHIFT : spare;
+    (void)st_heap_shrink(h, spare - n, &freed); /* whatever it says, the next call decides */
+    return freed;
+}
+
+/* The same, below the limit.  If there is no room, as many cached pages go back as are wanted,
+ * and if that does not help (others took the room, or it is in pieces), all of them. */
 static inline int st_heap_map(struct st_heap *h, uint64_t n, uint64_t at, uint64_t *va)
 {
-    uint64_t freed = 0, before;
-    int rc = st_heap_below_limit(h, n, &freed);
+    const uint64_t parts[] = {n, UINT64_MAX};
+    uint64_t freed = 0, gone;
+    int rc = st_heap_below_limit(h, n, &freed), limited = rc != ST_OK;
 
-    if (rc == ST_OK) {
-        before = freed;
+    if (!limited)
         rc = st_heap_call(h, n, at, va);
-        if (rc == ST_ENOMEM)
-            (void)st_heap_shrink(h, 0, &freed); /* whatever it says, the next call decides */
-        if (freed > before)
+    for (int i = 0; i < 2 && rc == ST_ENOMEM && !limited; i++) {
+        gone = st_heap_free_some(h, parts[i]);
+        freed += gone;
+        if (gone)
             rc = st_heap_call(h, n, at, va);
     }
     if (freed) {
