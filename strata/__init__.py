@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from strata.fabric.intercept import intercept
     from strata.job import explain, finalize, init, initialized, stats
     from strata.launch import spawn
+    from strata.registration import Registration, deregister, register
 
 __all__ = [
     "CollectiveMismatch",
@@ -66,12 +67,14 @@ __all__ = [
     "GroupBroken",
     "NotInJob",
     "PeerDead",
+    "Registration",
     "RegistrationError",
     "SpawnError",
     "StrataError",
     "Work",
     "address",
     "array",
+    "deregister",
     "empty",
     "empty_cache",
     "empty_like",
@@ -93,6 +96,7 @@ __all__ = [
     "ones",
     "ones_like",
     "owner",
+    "register",
     "reset_peak_memory_stats",
     "set_limit",
     "spawn",
@@ -150,6 +154,7 @@ _HOME = {
     "strata.fabric.intercept": ("intercept",),
     "strata.job": ("explain", "finalize", "init", "initialized", "stats"),
     "strata.launch": ("spawn",),
+    "strata.registration": ("Registration", "deregister", "register"),
 }
 
 

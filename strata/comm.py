@@ -179,7 +179,7 @@ class Group(Collectives):
     def _rows(self, src: np.ndarray, out: np.ndarray | None, total: int) -> tuple[np.ndarray, np.ndarray]:
         """Source and target as the executor takes them."""
         if not src.flags.c_contiguous or (self.size > 1 and src.nbytes and self.context.owner(src.ctypes.data) < 0):
-            src = staging.fabric_copy(self, src)
+            src = staging.fabric_source(self, src)
         if out is None:
             out = alloc_array(self.context, (total, *src.shape[1:]), src.dtype, False)
         elif not out.flags.c_contiguous:
@@ -299,7 +299,7 @@ class Group(Collectives):
                            OPS[redop] if redop else None, root)  # fmt: skip
 
     def _temporary(self, a: np.ndarray, empty: bool) -> np.ndarray:
-        return np.empty(a.shape, a.dtype) if empty else staging.fabric_copy(self, a)
+        return np.empty(a.shape, a.dtype) if empty else staging.fabric_source(self, a)
 
     def _copy_of(self, a: np.ndarray) -> np.ndarray:
         try:

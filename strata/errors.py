@@ -217,6 +217,9 @@ STATUS: tuple[Status, ...] = (
     Status("ST_AGAIN", None),
     Status("ST_EMAPS", RegistrationError, "the kernel refuses this process another memory mapping: "
            "raise vm.max_map_count (sysctl) or `ulimit -v`, or allocate in larger pieces"),
+    Status("ST_EFILE", RegistrationError, "a file that another die has registered cannot be opened here: its "
+           "descriptor was closed or replaced, the file was cut short, or /proc hides that die's process; "
+           "deregister it there, and its memory is copied"),
 )
 
 

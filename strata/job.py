@@ -68,7 +68,9 @@ def stats() -> dict[str, Any]:
     ``intercept``          of ``strata.intercept``: ``arrays`` and ``bytes`` of numpy's that became fabric
                            memory (also when resized), ``fallbacks`` and ``fallback_bytes`` for which
                            there was no room, so that numpy got ordinary memory
+    ``registrations``      of ``strata.register``, by kind: see ``strata.registration.stats``
     """
+    from strata import registration
     from strata._core import intercept, memory
 
     context = bootstrap.context()
@@ -77,6 +79,7 @@ def stats() -> dict[str, Any]:
     p50, p99 = context.latency_ns(0.5), context.latency_ns(0.99)
     counters["registration_us"] = None if p50 is None or p99 is None else (p50 / 1e3, p99 / 1e3)
     counters["memory"] = allocator.memory_stats()
+    counters["registrations"] = registration.stats()
     counters["intercept"] = intercept.counters(memory.heap_of(context))
     return counters
 

@@ -6,24 +6,39 @@ from typing import Any
 
 import numpy as np
 
+from strata import registration
 from strata._core import heap, memory
 
-__all__ = ["check_out", "check_overlap", "fabric_copy", "run"]
+__all__ = ["check_out", "check_overlap", "fabric_copy", "fabric_source", "run"]
 
 
 def fabric_copy(group: Any, a: np.ndarray) -> np.ndarray:
     """A C-ordered copy in fabric memory; counted as staged."""
-    copy = memory.alloc_array(group.context, a.shape, a.dtype, False, heap.STAGING)
+    copy = _fabric_like(group, a)
     copy[...] = a
-    group.add_staged(a.nbytes)
     return copy
+
+
+def fabric_source(group: Any, a: np.ndarray) -> np.ndarray:
+    """An array's values where peers can read them: its own bytes if they are registered and shared, else a copy."""
+    own = registration.alias(group.context, a)
+    return fabric_copy(group, a) if own is None else own
+
+
+def _fabric_like(group: Any, a: np.ndarray) -> np.ndarray:
+    """Fabric memory for a copy of an array, of its registration's buffer if it has one; counted as staged."""
+    made = registration.lease(group.context, a)
+    if made is None:
+        made = memory.alloc_array(group.context, a.shape, a.dtype, False, heap.STAGING)
+    group.add_staged(a.nbytes)
+    return made
 
 
 def run(group: Any, op: str, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any,
         result: Any, timeout: Any, async_op: bool, redop: str | None, root: int) -> Any:  # fmt: skip
     """Runs an operation on temporaries and copies the output back."""
     try:
-        temporary_src, temporary_out = _temporaries(group, stage_src, stage_out, mailbox, src, out)
+        temporary_src, temporary_out, copy_back = _temporaries(group, stage_src, stage_out, mailbox, src, out)
     except MemoryError:
         group.abstain(timeout)  # the others must not wait for this die
         raise
@@ -39,7 +54,6 @@ def run(group: Any, op: str, stage_src: bool, stage_out: bool, mailbox: bool, sr
         done = group.scatter_into(temporary_src, temporary_out, root, timeout, async_op)
     else:
         done = getattr(group, op)(temporary_src, temporary_out, **kwargs)
-    copy_back = temporary_out is not out
     if async_op:
         return done.deliver(out if copy_back else None, temporary_out, result)
     if copy_back:
@@ -47,20 +61,29 @@ def run(group: Any, op: str, stage_src: bool, stage_out: bool, mailbox: bool, sr
     return result
 
 
-def _temporaries(group: Any, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any) -> tuple[Any, Any]:
-    temporary_src, temporary_out = src, out
+def _temporaries(
+    group: Any, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any
+) -> tuple[Any, Any, bool]:
+    """What an operation takes instead of its arrays, and whether its output must be copied back."""
+    temporary_src, temporary_out, copy_back = src, out, False
     same = src is out or (src is not None and out is not None and _same(src, out))
+    own = None if mailbox or not (stage_out or (same and stage_src)) else registration.alias(group.context, out)
     if stage_src or (same and stage_out):
-        temporary_src = np.ascontiguousarray(src) if mailbox else fabric_copy(group, src)
+        if same and own is not None:
+            temporary_src = own
+        else:
+            temporary_src = np.ascontiguousarray(src) if mailbox else fabric_source(group, src)
     if stage_out or (same and stage_src):
+        copy_back = own is None
         if same:
             temporary_out = temporary_src
+        elif own is not None:
+            temporary_out = own
         elif mailbox:
             temporary_out = np.empty(out.shape, out.dtype)
         else:
-            temporary_out = memory.alloc_array(group.context, out.shape, out.dtype, False, heap.STAGING)
-            group.add_staged(out.nbytes)
-    return temporary_src, temporary_out
+            temporary_out = _fabric_like(group, out)
+    return temporary_src, temporary_out, copy_back
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

@@ -18,7 +18,9 @@ from strata.launch.runner import Module, Program, Script
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 # The homes of the public names.
-PRELOAD = ("numpy", "strata.comm", "strata.fabric.arrays", "strata.fabric.intercept", "strata.job")
+PRELOAD = (
+    "numpy", "strata.comm", "strata.fabric.arrays", "strata.fabric.intercept", "strata.job", "strata.registration",
+)  # fmt: skip
 
 
 class Refused(Exception):

@@ -25,6 +25,7 @@
 #define ST_LOG_RECORDS 1024u
 #define ST_RENDEZVOUS_SLOTS 64u
 #define ST_EXPORT_SLOTS 64u
+#define ST_FOREIGN_SLOTS 64u
 #define ST_INLINE_BYTES 40u
 #define ST_GROUP_FLAGS 64u
 
@@ -48,6 +49,7 @@ struct st_header {
     uint64_t cpus_off; /* u32 per die: the CPU it waits on, for st_spread.h */
     uint64_t cursors_off;
     uint64_t exports_off;
+    uint64_t foreign_off;
     uint64_t mailbox_bytes; /* per member and parity, in every group */
     uint32_t ndies;
     uint32_t page_shift;
@@ -56,10 +58,10 @@ struct st_header {
     uint32_t sleepers;
 };
 _Static_assert(offsetof(struct st_header, token) == 56, "abi");
-_Static_assert(offsetof(struct st_header, ndies) == 144, "abi");
-_Static_assert(offsetof(struct st_header, candidates) == 152, "abi");
-_Static_assert(offsetof(struct st_header, wake_word) == 216, "abi");
-_Static_assert(sizeof(struct st_header) == 224, "abi");
+_Static_assert(offsetof(struct st_header, ndies) == 152, "abi");
+_Static_assert(offsetof(struct st_header, candidates) == 160, "abi");
+_Static_assert(offsetof(struct st_header, wake_word) == 224, "abi");
+_Static_assert(sizeof(struct st_header) == 232, "abi");
 
 /* ---- one die ------------------------------------------------------------ */
 
@@ -151,6 +153,18 @@ _Static_assert(sizeof(struct st_export) == 192, "abi");
 
 enum st_export_state { ST_EXPORT_FREE = 0, ST_EXPORT_OPEN = 1, ST_EXPORT_CLOSING = 2, ST_EXPORT_ENDING = 3 };
 
+/* ---- foreign memory: files of others that a die has in its segment -----------
+ * Written by the die before the page table words that name the slot. */
+
+struct st_foreign {
+    uint64_t device, inode;
+    uint64_t offset; /* in the file, of the first page of the segment */
+    uint64_t bytes;  /* 0: free */
+    uint32_t fd;     /* of the die's process */
+    uint8_t pad[28];
+};
+_Static_assert(sizeof(struct st_foreign) == 64, "abi");
+
 /* ---- rendezvous: how the members of a new group find its memory ------------
  * A slot belongs to the die in whose table it stands (the group's first
  * member), which alone writes all but `attached`. */
@@ -239,60 +253,6 @@ struct st_member {
 };
 _Static_assert(sizeof(struct st_member) == 64, "abi");
 
-/* ---- point to point: one channel per ordered pair, made at first use ---------
- * Lives in the sender's HBM.  The sender writes slots, the receiver writes
- * tail and reply; both write ack, by compare-and-swap. */
-
-#define ST_CHANNEL_SLOTS 32u
-#define ST_CHANNEL_REPLIES 128u /* large messages on their way at a time */
-#define ST_EAGER_BYTES 4096u
-
-enum st_message_kind { ST_MSG_EAGER = 1, ST_MSG_RENDEZVOUS = 2 };
-
-struct st_message {
-    uint64_t seq; /* index + 1; the commit word */
-    uint64_t desc;
-    uint64_t count;
-    uint64_t bytes;
-    uint64_t va; /* rendezvous: where the bytes are */
-    int64_t tag;
-    uint32_t kind;
-    uint32_t reply; /* rendezvous: which reply is this message's */
-    uint64_t pad;
-};
-_Static_assert(sizeof(struct st_message) == 64, "abi");
-
-/* Low byte of an ack; the rest is the message's seq.  A reply is free when its
- * ack is 0, cancelled or collected. */
-enum st_ack {
-    ST_ACK_POSTED = 0,
-    ST_ACK_CLAIMED = 1,
-    ST_ACK_DONE = 2,
-    ST_ACK_REFUSED = 3, /* the receiver asked for something else */
-    ST_ACK_CANCELLED = 4,
-    ST_ACK_FAILED = 5, /* the receiver could not reach the bytes */
-    ST_ACK_COLLECTED = 6 /* the sender has read the outcome */
-};
-
-struct st_reply {
-    uint64_t ack;
-    uint64_t pad;
-    uint64_t desc; /* what the receiver of a refused message asked for */
-    uint64_t count;
-};
-_Static_assert(sizeof(struct st_reply) == 32, "abi");
-
-struct st_channel {
-    uint64_t magic; /* the sender's, once the rest is ready */
-    uint64_t pad0;
-    uint64_t tail; /* messages the receiver has taken out of the slots */
-    uint8_t pad1[40];
-    struct st_message slot[ST_CHANNEL_SLOTS];
-    struct st_reply reply[ST_CHANNEL_REPLIES];
-    uint8_t eager[ST_CHANNEL_SLOTS][ST_EAGER_BYTES];
-};
-_Static_assert(offsetof(struct st_channel, slot) == 64, "abi");
-_Static_assert(offsetof(struct st_channel, reply) == 64 + 64 * 32, "abi");
-_Static_assert(offsetof(struct st_channel, eager) == 64 + 64 * 32 + 32 * 128, "abi");
+#include "st_abi_p2p.h"
 
 #endif

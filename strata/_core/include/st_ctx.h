@@ -79,6 +79,7 @@ struct st_ctx {
     struct st_log_record *logs;
     uint64_t *cursors; /* [owner][reader], shared */
     struct st_export *exports; /* [ndies][ST_EXPORT_SLOTS], shared */
+    struct st_foreign *foreign; /* [ndies][ST_FOREIGN_SLOTS], shared */
     struct st_rendezvous *rendezvous;
     uint64_t base; /* of the VA window, 0 until agreed */
     uint64_t seg_bytes;

@@ -9,6 +9,7 @@
 #ifndef ST_SHADOW_H
 #define ST_SHADOW_H
 
+#include "st_foreign.h"
 #include "st_page.h"
 
 #define ST_FOLLOW_PAGES 16u /* mapped under one hold of the locks: what a thread that helps may wait for */
@@ -41,21 +42,25 @@ static inline int st_shadow_drop(struct st_ctx *ctx, uint32_t die, uint64_t i, u
 static inline int st_shadow_map(struct st_ctx *ctx, uint32_t die, uint64_t i, uint64_t run)
 {
     uint64_t *table = st_table(ctx, die), *shadow = st_shadow(ctx, die), k, w;
-    uint64_t first = st_load_relaxed_64(&table[i]);
+    uint64_t first = st_load_acquire_64(&table[i]); /* pairs with st_pages_publish */
     uint32_t state = ST_PTE_STATE(first);
     int rc;
 
-    if (ST_PTE_FRAME(first) + run > (uint64_t)ctx->ndies * ctx->hbm_pages)
+    if (!ST_PTE_FOREIGN(first) && ST_PTE_FRAME(first) + run > (uint64_t)ctx->ndies * ctx->hbm_pages)
         return ST_ECORRUPT;
-    rc = st_map_frames(ctx, st_segment(ctx, die) + (i << ST_PAGE_SHIFT), ST_PTE_FRAME(first), run,
-                       state == ST_PAGE_READ ? PROT_READ : PROT_READ | PROT_WRITE, 0);
+    if (ST_PTE_FOREIGN(first))
+        rc = st_foreign_map(ctx, die, st_segment(ctx, die) + (i << ST_PAGE_SHIFT), first);
+    else
+        rc = st_map_frames(ctx, st_segment(ctx, die) + (i << ST_PAGE_SHIFT), ST_PTE_FRAME(first), run,
+                           state == ST_PAGE_READ ? PROT_READ : PROT_READ | PROT_WRITE, 0);
     if (rc != ST_OK)
         return rc;
     for (k = i; k < i + run; k++) {
         w = st_load_acquire_64(&table[k]); /* pairs with st_pages_publish */
         /* Changed while it was mapped: the next check will see the difference,
          * and that something is mapped here. */
-        if (ST_PTE_STATE(w) != state || ST_PTE_FRAME(w) != ST_PTE_FRAME(first) + (k - i))
+        if (ST_PTE_STATE(w) != state || ST_PTE_FRAME(w) != ST_PTE_FRAME(first) + (k - i) ||
+            (ST_PTE_FOREIGN(first) && w != first)) /* its slot may be another file's now */
             w = ST_PTE(ST_PTE_FRAME(first) + (k - i), ST_PTE_GEN(w) - 1, state);
         st_store_relaxed_64(&shadow[k], w);
         st_ready_set(ctx, die, k, state == ST_PAGE_MAPPED);
@@ -83,7 +88,7 @@ static inline int st_shadow_sync(struct st_ctx *ctx, uint32_t die, uint64_t at, 
             rc = st_shadow_drop(ctx, die, i, w);
             continue;
         }
-        for (; i + run < at + n; run++) {
+        for (; i + run < at + n && !ST_PTE_FOREIGN(w); run++) {
             v = st_load_acquire_64(&table[i + run]); /* pairs with st_pages_publish */
             if (v == st_load_relaxed_64(&shadow[i + run]) || ST_PTE_STATE(v) != ST_PTE_STATE(w) ||
                 ST_PTE_FRAME(v) != ST_PTE_FRAME(w) + run)

@@ -65,6 +65,8 @@ static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t 
     at = st_align(at + (uint64_t)ndies * ndies * 8, 4096);
     h->exports_off = at;
     at = st_align(at + (uint64_t)ndies * ST_EXPORT_SLOTS * sizeof(struct st_export), 4096);
+    h->foreign_off = at;
+    at = st_align(at + (uint64_t)ndies * ST_FOREIGN_SLOTS * sizeof(struct st_foreign), 4096);
     h->logs_off = at;
     at = st_align(at + (uint64_t)ndies * ST_LOG_RECORDS * sizeof(struct st_log_record), 4096);
     h->world_off = at;
@@ -99,7 +101,8 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
         want.dies_off != h.dies_off || want.tables_off != h.tables_off ||
         want.logs_off != h.logs_off || want.rendezvous_off != h.rendezvous_off ||
         want.world_off != h.world_off || want.cpus_off != h.cpus_off ||
-        want.cursors_off != h.cursors_off || want.exports_off != h.exports_off)
+        want.cursors_off != h.cursors_off || want.exports_off != h.exports_off ||
+        want.foreign_off != h.foreign_off)
         return ST_EABI;
     p = mmap(NULL, h.control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
              (off_t)h.control_offset);
@@ -118,6 +121,7 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
     ctx->tables = (uint64_t *)(ctx->control + h.tables_off);
     ctx->cursors = (uint64_t *)(ctx->control + h.cursors_off);
     ctx->exports = (struct st_export *)(ctx->control + h.exports_off);
+    ctx->foreign = (struct st_foreign *)(ctx->control + h.foreign_off);
     ctx->logs = (struct st_log_record *)(ctx->control + h.logs_off);
     ctx->spread.cpus = (uint32_t *)(ctx->control + h.cpus_off);
     ctx->spread.n = h.ndies;

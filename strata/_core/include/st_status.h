@@ -20,7 +20,8 @@ enum st_status {
     ST_EUNSUPPORTED = 13,/* dtype and operator do not go together */
     ST_AGAIN = 14,       /* not done yet; call again */
     ST_EMAPS = 15,       /* the kernel refuses another mapping */
-    ST_NSTATUS = 16
+    ST_EFILE = 16,       /* a file that a peer has registered cannot be opened here */
+    ST_NSTATUS = 17
 };
 
 #endif
