@@ -149,6 +149,7 @@ cdef extern from "st_ready.h" nogil:
     int st_ensure_mapped(st_ctx *ctx, uint64_t va, uint64_t bytes, int writes)
     int st_is_ready(st_ctx *ctx, uint64_t va, uint64_t bytes)
     uint64_t st_log_head(const st_ctx *ctx, uint32_t die)
+    uint64_t st_log_reached(const st_ctx *ctx, uint32_t owner, uint32_t reader)
     int st_shadow_follow(st_ctx *ctx, uint32_t die, uint64_t head, int maps)
     uint64_t st_latency_of(uint32_t k)
 

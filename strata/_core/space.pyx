@@ -21,6 +21,7 @@ from strata._core.abi cimport (
     st_is_ready,
     st_latency_of,
     st_log_head,
+    st_log_reached,
     st_owner,
     st_segment,
     st_spread_leave,
@@ -316,6 +317,17 @@ cdef class Context:
                 head = st_log_head(&self.ctx, die)
                 total += head - min(head, passed)
         return total
+
+    def behind(self):
+        """How many records of this die's own metadata log each peer has not followed yet, by world
+        rank.  All 0, in mode on_allocation: what this die allocated is mapped on all peers."""
+        cdef uint32_t die
+        cdef uint64_t head = st_log_head(&self.ctx, self.ctx.rank), passed
+        found = []
+        for die in range(self.ctx.ndies):
+            passed = head if die == self.ctx.rank else st_log_reached(&self.ctx, self.ctx.rank, die)
+            found.append(head - min(head, passed))
+        return found
 
     def latency_ns(self, double share):
         """Time from a peer's MAP record to its pages mapped here that ``share`` of all records

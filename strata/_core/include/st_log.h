@@ -39,6 +39,12 @@ static inline uint64_t st_log_head(const struct st_ctx *ctx, uint32_t die)
     return st_load_acquire_64(&ctx->dies[die].log_head); /* pairs with st_log_append */
 }
 
+/* Records of a log that a reader has passed, as it has said itself. */
+static inline uint64_t st_log_reached(const struct st_ctx *ctx, uint32_t owner, uint32_t reader)
+{
+    return st_load_acquire_64(st_cursor(ctx, owner, reader)); /* pairs with st_log_passed */
+}
+
 /* Copies record `index`.  0: it has been overwritten. */
 static inline int st_log_read(const struct st_ctx *ctx, uint32_t die, uint64_t index, struct st_log_record *r)
 {
