@@ -182,27 +182,32 @@ static inline int st_pages_try(struct st_ctx *ctx, uint64_t npages, uint64_t *va
     return rc;
 }
 
-/* Calls a function again while it lacks frames or file system and some are in
- * quarantine, until quarantine_ns has passed: back-pressure on who allocates
- * faster than its peers unmap. */
-#define ST_WITH_QUARANTINE(ctx, rc, call)                                                    \
-    do {                                                                                     \
-        struct st_waiter waiter_;                                                            \
-        struct st_wait_policy policy_ = (ctx)->wait;                                         \
-        policy_.poll = NULL; /* an allocation may not run signal handlers */                 \
-        st_wait_begin(&waiter_, &policy_, NULL, NULL,                                        \
-                      (ctx)->quarantine_ns ? (ctx)->quarantine_ns : 10000000000ull);         \
-        while (((rc) = (call)) == ST_ENOMEM && st_load_relaxed_64(&(ctx)->quarantined_frames)) { \
-            int err_ = errno, step_;                                                         \
-            if (st_quarantine_reclaim(ctx))                                                  \
-                continue;                                                                    \
-            step_ = st_wait_step(&waiter_);                                                  \
-            errno = err_;                                                                    \
-            if (step_ == ST_ETIMEOUT)                                                        \
-                break;                                                                       \
-        }                                                                                    \
-        st_wait_end(&waiter_);                                                               \
-    } while (0)
+/* Waits for quarantine no longer than any frame has to stay in it.  Signal
+ * handlers do not run meanwhile: this is an allocation. */
+static inline void st_quarantine_begin(struct st_ctx *ctx, struct st_wait_policy *policy, struct st_waiter *w)
+{
+    *policy = ctx->wait;
+    policy->poll = NULL;
+    st_wait_begin(w, policy, NULL, NULL, (ctx->quarantine_ns ? ctx->quarantine_ns : 10000000000ull) + 1000000000ull);
+}
+
+/* st_pages_try, again while frames come out of quarantine: back-pressure on who
+ * allocates faster than its peers unmap. */
+static inline int st_pages_wait(struct st_ctx *ctx, uint64_t npages, uint64_t *va)
+{
+    struct st_wait_policy policy;
+    struct st_waiter w;
+    uint64_t reclaimed;
+    int rc;
+
+    st_quarantine_begin(ctx, &policy, &w);
+    do {
+        reclaimed = st_load_relaxed_64(&ctx->count.reclaimed);
+        rc = st_pages_try(ctx, npages, va);
+    } while (rc == ST_ENOMEM && st_quarantine_wait(ctx, &w, reclaimed));
+    st_wait_end(&w);
+    return rc;
+}
 
 /* Pages of this die's segment, none of which may be used: with frames under
  * them, zero, mapped here and published.  ST_EINVAL: they are in use, or outside.
@@ -210,15 +215,13 @@ static inline int st_pages_try(struct st_ctx *ctx, uint64_t npages, uint64_t *va
 static inline int st_pages_map_at(struct st_ctx *ctx, uint64_t va, uint64_t npages)
 {
     uint64_t at = (va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT;
-    int rc;
 
     if (!st_is_die(ctx))
         return ST_ENOJOB;
     if (npages == 0 || va % ST_PAGE_BYTES || st_owner(ctx, va) != (int64_t)ctx->rank ||
         npages > ctx->seg_pages || at + npages > ctx->seg_pages)
         return ST_EINVAL;
-    ST_WITH_QUARANTINE(ctx, rc, st_pages_try(ctx, npages, &va));
-    return rc;
+    return st_pages_wait(ctx, npages, &va);
 }
 
 /* The same where there is room. */
@@ -233,7 +236,7 @@ static inline int st_pages_map(struct st_ctx *ctx, uint64_t npages, uint64_t *va
         return ST_ENOJOB;
     if (npages > ctx->hbm_pages)
         return ST_ENOMEM;
-    ST_WITH_QUARANTINE(ctx, rc, st_pages_try(ctx, npages, &at));
+    rc = st_pages_wait(ctx, npages, &at);
     if (rc == ST_OK)
         *va = at;
     return rc;

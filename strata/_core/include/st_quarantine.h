@@ -20,6 +20,8 @@
 static inline void st_quarantine_add(struct st_ctx *ctx, uint64_t frame, uint64_t n, uint64_t due)
 {
     struct st_held *h = &ctx->held[frame];
+    struct st_die *me = &ctx->dies[ctx->rank];
+    int first = ctx->held_first == 0;
 
     *h = (struct st_held){due, st_now_ns(), 0, (uint32_t)n};
     if (ctx->held_last)
@@ -28,8 +30,9 @@ static inline void st_quarantine_add(struct st_ctx *ctx, uint64_t frame, uint64_
         ctx->held_first = (uint32_t)frame + 1;
     ctx->held_last = (uint32_t)frame + 1;
     st_store_relaxed_64(&ctx->quarantined_frames, ctx->quarantined_frames + n);
-    st_store_seqcst_64(&ctx->dies[ctx->rank].reclaim_due, /* pairs with st_log_passed */
-                       ctx->held[ctx->held_first - 1].due);
+    st_store_seqcst_64(&me->reclaim_due, ctx->held[ctx->held_first - 1].due); /* pairs with st_log_passed */
+    if (first) /* the registrar looks again from time to time: the last reader may be dead, and ring no more */
+        st_wake(&me->bell, &me->bell_sleepers);
 }
 
 /* Have all readers that live passed the entry's record, or had time enough? */
@@ -101,11 +104,31 @@ static inline uint64_t st_quarantine_reclaim(struct st_ctx *ctx)
         (void)st_frames_punch(ctx, frame, n); /* it is tried again before they are used */
         pthread_mutex_lock(&ctx->lock);
         st_frames_freed(ctx, frame, n);
-        st_store_relaxed_64(&ctx->quarantined_frames, ctx->quarantined_frames - n);
         st_count(&ctx->count.reclaimed, n);
+        st_store_release_64(&ctx->quarantined_frames, ctx->quarantined_frames - n); /* pairs with st_quarantine_wait */
         pthread_mutex_unlock(&ctx->lock);
         total += n;
     }
+}
+
+/* After a call lacked frames or file system.  1: call again, some have come free
+ * since `reclaimed` was read.  0: nothing will. */
+static inline int st_quarantine_wait(struct st_ctx *ctx, struct st_waiter *w, uint64_t reclaimed)
+{
+    int err = errno, again = 1, rc = ST_OK;
+
+    for (;;) {
+        uint64_t left = st_load_acquire_64(&ctx->quarantined_frames); /* pairs with st_quarantine_reclaim */
+
+        if (st_load_relaxed_64(&ctx->count.reclaimed) != reclaimed || st_quarantine_reclaim(ctx))
+            break;
+        again = left != 0 && rc != ST_ETIMEOUT;
+        if (!again)
+            break;
+        rc = st_wait_step(w);
+    }
+    errno = err;
+    return again;
 }
 
 /* Refers to, or (by -1) lets go of, frames of this die; the caller holds the

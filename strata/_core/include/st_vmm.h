@@ -90,6 +90,9 @@ static inline int st_handle_try(struct st_ctx *ctx, uint64_t npages, uint64_t *w
 /* Physical memory without an address: npages zeroed frames, one word each. */
 static inline int st_handle_create(struct st_ctx *ctx, uint64_t npages, uint64_t *words)
 {
+    struct st_wait_policy policy;
+    struct st_waiter w;
+    uint64_t reclaimed;
     int rc;
 
     if (!st_is_die(ctx))
@@ -98,7 +101,12 @@ static inline int st_handle_create(struct st_ctx *ctx, uint64_t npages, uint64_t
         return ST_EINVAL;
     if (npages > ctx->hbm_pages)
         return ST_ENOMEM;
-    ST_WITH_QUARANTINE(ctx, rc, st_handle_try(ctx, npages, words));
+    st_quarantine_begin(ctx, &policy, &w);
+    do {
+        reclaimed = st_load_relaxed_64(&ctx->count.reclaimed);
+        rc = st_handle_try(ctx, npages, words);
+    } while (rc == ST_ENOMEM && st_quarantine_wait(ctx, &w, reclaimed));
+    st_wait_end(&w);
     return rc;
 }
 
