@@ -75,7 +75,7 @@ static void test_in_the_background(void)
     CHECK(d->ctx[2].frames_left == HBM && d->ctx[2].count.reclaimed == 5 && d->ctx[2].count.reclaimed_unread == 0);
     for (k = 0; k < 4; k++)
         CHECK(!st_is_ready(&d->ctx[k], va[2], 1));
-    for (i = 0; i < 2 * ST_LOG_RECORDS; i++) { /* the thread starts and stops while there is work */
+    for (i = 0; i < ST_LOG_RECORDS; i++) { /* the thread starts and stops while there is work */
         if (i % 16 == 0) {
             until_passed(&d->ctx[1], 2); /* else 16 frames wait for it at some time */
             st_registrar_end(&d->ctx[1]);
