@@ -18,6 +18,7 @@ cdef extern from "st_heap.h" nogil:
         ST_HEAP_FOREIGN
         ST_HEAP_RAW
         ST_HEAP_TAGS
+        ST_HEAP_ZEROED
     struct st_heap:
         uint64_t pool_pages
     struct st_heap_config:
@@ -69,6 +70,7 @@ cdef extern from "st_heap.h" nogil:
 
 cdef enum:
     TRACE_DOMAIN = 0x53545241  # under which tracemalloc knows fabric memory
+    NUMPY_DOMAIN = 389047  # numpy's, for what it allocates itself when it is intercepted
 
 
 cdef class Heap:

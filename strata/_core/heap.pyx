@@ -11,6 +11,8 @@ import heapq
 import os
 import threading
 
+import numpy
+
 from strata import errors
 from strata._core import limits
 
@@ -73,7 +75,7 @@ TAGS = (
 ARRAY, GROUP, CHANNEL, STAGING, FOREIGN, RAW = range(ST_HEAP_TAGS)
 POOLS = ("small_pool", "large_pool", "all")
 DOMAIN = TRACE_DOMAIN
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGES = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in (errors.__file__, numpy.__file__))
 _making = threading.Lock()
 
 
@@ -191,9 +193,8 @@ cdef class Heap:
 
     def free(self, uint64_t va):
         """Ends what alloc() gave.  InvalidArgument if nothing begins at the address."""
-        cdef int rc
         PyTraceMalloc_Untrack(TRACE_DOMAIN, va)
-        rc = st_heap_put(self.h, va)
+        cdef int rc = st_heap_put(self.h, va)
         if rc == ST_AGAIN:
             with nogil:
                 st_heap_settle(self.h)
@@ -312,15 +313,15 @@ cdef class Heap:
 
         None if tracemalloc was not tracing then, or is not now.
         """
-        return st_traceback(TRACE_DOMAIN, va)
+        return st_traceback(TRACE_DOMAIN, va) or st_traceback(NUMPY_DOMAIN, va)
 
     def place(self, uint64_t va):
-        """Where an allocation was made, as "file:line" of the first frame outside this package; or None."""
+        """Where an allocation was made, as "file:line" of the first frame outside strata and numpy; or None."""
         frames = self.frames(va)
         if not frames:
             return None
         for file, line in frames:
-            if not file.startswith(_PACKAGE):
+            if not file.startswith(_PACKAGES):
                 return f"{file}:{line}"
         return f"{file}:{line}"
 
@@ -354,8 +355,7 @@ cdef Heap make_heap(const st_heap_config *config, object source, tuple groups):
     rc = st_heap_init(arena, size, config, &heap.h)
     if rc != ST_OK:
         raise errors.from_status(rc, "the heap cannot be set up", errno=errno)
-    heap.source = source
-    heap.groups = groups
+    heap.source, heap.groups = source, groups
     return heap
 
 

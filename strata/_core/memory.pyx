@@ -10,6 +10,7 @@ cimport numpy as cnp
 from strata._core.abi cimport ST_AGAIN, st_owner
 from strata._core.heap cimport (
     ST_HEAP_ARRAY,
+    ST_HEAP_ZEROED,
     TRACE_DOMAIN,
     Heap,
     PyTraceMalloc_Untrack,
@@ -82,7 +83,7 @@ cdef object new_array(Heap heap, int nd, const cnp.npy_intp *dims, cnp.dtype des
     cdef cnp.ndarray array
     block.heap = heap
     block.nbytes = nbytes
-    block.address = heap.take(nbytes, tag, &fresh)
+    block.address = heap.take(nbytes, tag | ST_HEAP_ZEROED if zero else tag, &fresh)
     if zero and not fresh:
         fill_zero(block.address, nbytes)
     Py_INCREF(descr)  # the call takes a reference away

@@ -41,6 +41,29 @@ static void test_extend(void)
     bed_close(b);
 }
 
+/* Who wants zeros gets them, and only the old pages are written for that. */
+static void test_extend_zeroed(void)
+{
+    struct bed *b = bed_open(64, 64, 64 * PAGE);
+    uint64_t one = take(b, 4 * PAGE), two;
+    unsigned char seen[8];
+    int fresh = 0;
+
+    memset((void *)(uintptr_t)one, 7, 4 * PAGE);
+    CHECK(st_heap_free(b->heap, one) == ST_OK && st_heap_trim(b->heap, 3 * PAGE) == ST_OK);
+    b->fake.cursor = 0;
+    CHECK(st_heap_grow_as(b->heap, 8 * PAGE, ST_HEAP_STAGING | ST_HEAP_ZEROED, &two, &fresh) == ST_OK);
+    CHECK(two == one && fresh && stats(b).remaps == 1);
+    CHECK(b->heap->nodes[b->heap->pages[0]].tag == ST_HEAP_STAGING);
+    for (uint64_t k = 0; k < 3 * PAGE; k += 8)
+        CHECK(*(uint64_t *)(uintptr_t)(two + k) == 0);
+    for (uint64_t k = 3; k < 8; k++) { /* never touched: not even there */
+        CHECK(mincore((void *)(uintptr_t)(two + k * PAGE), 4096, seen) == 0 && !(seen[0] & 1));
+    }
+    SOUND(b->heap);
+    bed_close(b);
+}
+
 /* Where neither side has room, or the provider cannot, a run of its own is mapped. */
 static void test_extend_not(void)
 {
@@ -311,6 +334,7 @@ int main(int argc, char **argv)
     printf("test_heap_pages: seed %llu\n", (unsigned long long)seed);
     fflush(stdout);
     test_extend();
+    test_extend_zeroed();
     test_extend_not();
     test_extend_largest();
     test_extend_meddled(ST_OK);

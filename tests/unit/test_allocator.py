@@ -187,6 +187,20 @@ def test_where_allocations_were_made(job):
         arrays.empty(1 << 50, "u1")
 
 
+def test_where_intercepted_arrays_were_made(job):
+    tracemalloc.start(10)
+    try:
+        with strata.intercept():
+            x = np.ones(1_000_000)
+            line = sys._getframe().f_lineno - 1
+        assert heaps.heap_of(job).place(x.ctypes.data) == f"{__file__}:{line}"
+        with pytest.raises(errors.FabricMemoryError) as info:
+            arrays.empty(1 << 50, "u1")
+        assert (8 * MIB, x.ctypes.data, "intercepted allocation", f"{__file__}:{line}") in info.value.holders
+    finally:
+        tracemalloc.stop()
+
+
 def test_kinds_of_holders(job):
     heap = heaps.heap_of(job)
     va = heap.alloc(3 * PAGE, heaps.CHANNEL)[0]

@@ -68,10 +68,12 @@ static inline int st_heap_take(struct st_heap *h, uint64_t bytes, uint64_t *va, 
     return st_heap_take_as(h, bytes, ST_HEAP_ARRAY, va, fresh);
 }
 
-/* st_heap_grow with a tag that says what for. */
+/* st_heap_grow with a tag that says what for.  With ST_HEAP_ZEROED in it, an extension
+ * zeroes what of it is not new, so that it is fresh as well. */
 static inline int st_heap_grow_as(struct st_heap *h, uint64_t bytes, uint16_t tag, uint64_t *va,
                                   int *fresh)
 {
+    struct st_heap_span old = {0, 0};
     int rc;
 
     if (!st_heap_mine(h))
@@ -83,7 +85,7 @@ static inline int st_heap_grow_as(struct st_heap *h, uint64_t bytes, uint16_t ta
         st_heap_refused(h);
     } else if (rc == ST_AGAIN) {
         if (h->cfg.extend && bytes > ST_HEAP_PAGE)
-            rc = st_heap_extend(h, bytes, tag, va, fresh);
+            rc = st_heap_extend(h, bytes, tag, va, fresh, &old);
         if (rc == ST_AGAIN || rc == ST_ENOMEM) { /* no room there: perhaps without that run */
             rc = st_heap_map_new(h, bytes, tag, va);
             *fresh = 1;
@@ -92,6 +94,10 @@ static inline int st_heap_grow_as(struct st_heap *h, uint64_t bytes, uint16_t ta
             st_heap_refused(h);
     }
     pthread_mutex_unlock(&h->io);
+    if (old.bytes && tag & ST_HEAP_ZEROED) { /* the caller's by now */
+        memset((void *)(uintptr_t)old.va, 0, old.bytes);
+        *fresh = 1;
+    }
     return rc;
 }
 

@@ -113,7 +113,7 @@ static inline uint64_t st_heap_hand_out(struct st_heap *h, struct st_heap_node *
 {
     int pool = n->kind == ST_HEAP_BLOCK ? ST_HEAP_SMALL : ST_HEAP_LARGE;
 
-    n->tag = tag;
+    n->tag = tag % ST_HEAP_ZEROED;
     n->forth = (uint32_t)(size - bytes);
     st_heap_add(&h->stats.allocated, pool, size);
     st_heap_add(&h->stats.requested, pool, bytes);

@@ -193,6 +193,10 @@ static inline int st_heap_map_new(struct st_heap *h, uint64_t bytes, uint16_t ta
     return rc;
 }
 
+struct st_heap_span {
+    uint64_t va, bytes;
+};
+
 /* Where `need` pages could be put to extend a run: at its end, before it.  The
  * provider knows what is free; this only spares it what the heap itself uses. */
 static inline int st_heap_sides(struct st_heap *h, const struct st_heap_node *r, uint32_t need,
@@ -208,9 +212,11 @@ static inline int st_heap_sides(struct st_heap *h, const struct st_heap_node *r,
     return sides;
 }
 
-/* The provider was asked for the pages that the held run needs, and said rc. */
+/* The provider was asked for the pages that the held run needs, and said rc.  *old: the
+ * pages that are not new. */
 static inline void st_heap_extended(struct st_heap *h, int rc, uint32_t at, uint32_t need,
-                                    uint64_t bytes, uint16_t tag, uint64_t *va)
+                                    uint64_t bytes, uint16_t tag, uint64_t *va,
+                                    struct st_heap_span *old)
 {
     struct st_heap_node *n;
     uint32_t first;
@@ -219,6 +225,8 @@ static inline void st_heap_extended(struct st_heap *h, int rc, uint32_t at, uint
     if (rc == ST_OK) {
         n = st_heap_at(h, h->held);
         first = at < n->page ? at : n->page;
+        old->va = st_heap_page_va(h, n->page);
+        old->bytes = (uint64_t)n->size << ST_HEAP_PAGE_SHIFT;
         st_heap_enter(h, at, need);
         st_heap_move_pages(h, at, need, ST_HEAP_ALL, ST_HEAP_LARGE);
         n = st_heap_use_held(h, first, n->size + need);
@@ -234,7 +242,7 @@ static inline void st_heap_extended(struct st_heap *h, int rc, uint32_t at, uint
 /* Meets a request for several pages by extending one of the largest cached runs.
  * ST_AGAIN: none of them has free addresses beside it. */
 static inline int st_heap_extend(struct st_heap *h, uint64_t bytes, uint16_t tag, uint64_t *va,
-                                 int *fresh)
+                                 int *fresh, struct st_heap_span *old)
 {
     uint32_t pages = (uint32_t)(st_heap_round(bytes) >> ST_HEAP_PAGE_SHIFT);
 
@@ -265,7 +273,7 @@ static inline int st_heap_extend(struct st_heap *h, uint64_t bytes, uint16_t tag
         do {
             rc = st_heap_map(h, need, st_heap_page_va(h, at[i]), &mapped);
         } while (rc == ST_EINVAL && ++i < sides);
-        st_heap_extended(h, rc, at[i < sides ? i : 0], need, bytes, tag, va);
+        st_heap_extended(h, rc, at[i < sides ? i : 0], need, bytes, tag, va, old);
         *fresh = 0;
         if (rc != ST_EINVAL)
             return rc;
