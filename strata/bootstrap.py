@@ -341,6 +341,15 @@ def init(timeout: float | None = None) -> space.Context:
         made.join(rank, max(0.0, deadline - time.monotonic()))
         space.set_current(made)
         _context, _joined = made, True
+        if options.registration == "pool":
+            from strata._core import heap
+
+            try:
+                heap.heap_of(made)  # maps the pool
+            except BaseException:
+                made.leave()  # or peers would wait for it
+                _joined = False
+                raise
         if options.intercept:
             from strata._core import intercept
 
