@@ -38,7 +38,7 @@ from cpython.pycapsule cimport (
     PyCapsule_SetPointer,
 )
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset, strcpy
 
 
@@ -63,8 +63,20 @@ from strata._core.heap import heap_of
 cnp.import_array()
 
 
-cdef extern from "numpy/arrayobject.h":
+cdef extern from "numpy/arrayobject.h":  # numpy's own declarations have these from 2.2 on
+    ctypedef struct PyDataMemAllocator:
+        void *ctx
+        void *(*malloc)(void *, size_t) noexcept nogil
+        void *(*calloc)(void *, size_t, size_t) noexcept nogil
+        void *(*realloc)(void *, void *, size_t) noexcept nogil
+        void (*free)(void *, void *, size_t) noexcept nogil
+    ctypedef struct PyDataMem_Handler:
+        char name[127]
+        uint8_t version
+        PyDataMemAllocator allocator
     PyObject *PyDataMem_DefaultHandler
+    object PyDataMem_SetHandler(object handler)
+    object PyDataMem_GetHandler()
 
 
 cdef extern from "st_intercept.h" nogil:
@@ -129,7 +141,7 @@ cdef extern from *:
 
 cdef struct Handler:
     # What a capsule of ours points to; first of all a handler of numpy's.
-    cnp.PyDataMem_Handler numpy
+    PyDataMem_Handler numpy
     st_intercept mine
     PyObject *below     # the capsule that `mine.below` is from
     PyObject *previous  # the capsule that was current when this one became it
@@ -284,7 +296,7 @@ def begin(Heap heap, uint64_t min_bytes):
     if h == NULL:
         raise MemoryError
     try:
-        previous = cnp.PyDataMem_GetHandler()
+        previous = PyDataMem_GetHandler()
         fill(h, <PyObject *>previous, source.c, min_bytes)
     except BaseException:
         PyMem_Free(h)
@@ -292,7 +304,7 @@ def begin(Heap heap, uint64_t min_bytes):
     Py_INCREF(previous)
     h.previous = <PyObject *>previous
     capsule = PyCapsule_New(h, NAME, drop)
-    cnp.PyDataMem_SetHandler(capsule)
+    PyDataMem_SetHandler(capsule)
     return capsule
 
 
@@ -306,14 +318,14 @@ def end(capsule):
     cdef Handler *h = handler_in(<PyObject *>capsule)
     cdef PyObject *previous = h.previous
     h.ended = True
-    if cnp.PyDataMem_GetHandler() is not capsule:
+    if PyDataMem_GetHandler() is not capsule:
         return
     while True:
         h = handler_in(previous)
         if not is_ours(h) or not h.ended:
             break
         previous = h.previous
-    cnp.PyDataMem_SetHandler(<object>previous)
+    PyDataMem_SetHandler(<object>previous)
 
 
 def process_begin(Heap heap, uint64_t min_bytes):
@@ -366,7 +378,7 @@ def counters(Heap heap):
 
 def handler_name():
     """Name of the current handler; ours is "strata"."""
-    current = cnp.PyDataMem_GetHandler()
+    current = PyDataMem_GetHandler()
     return handler_in(<PyObject *>current).numpy.name.decode()
 
 

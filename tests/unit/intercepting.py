@@ -15,6 +15,7 @@ from strata._core import memory
 def job():
     """A job of one die in this process, that later tests do not see."""
     context = bootstrap.init()
+    strata.world()  # what it keeps is not a test's
     yield context
     bootstrap.finalize()
     bootstrap.forget()

@@ -5,6 +5,7 @@ import random
 import threading
 
 import numpy as np
+import pytest
 from registering import gives_all_back, run, shared_array, the_job, windows  # noqa: F401
 
 import strata
@@ -56,6 +57,7 @@ def test_a_full_fabric_is_an_error_and_nothing_is_registered():
     assert got == "True {0}\nstaged\n"
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # the registrar
 def test_a_forked_child_registers_nothing():
     x = np.zeros(1000)
     r = strata.register(x)
