@@ -38,11 +38,12 @@ static inline int st_shadow_drop(struct st_ctx *ctx, uint32_t die, uint64_t i, u
     return ST_OK;
 }
 
-/* Maps pages [i, i + run) of a peer, which are of one state over contiguous frames. */
-static inline int st_shadow_map(struct st_ctx *ctx, uint32_t die, uint64_t i, uint64_t run)
+/* Maps pages [i, i + run) of a peer, which were of one state over contiguous frames
+ * when the first one's word was read.  The word is not read again here: what is
+ * mapped must be what was looked at. */
+static inline int st_shadow_map(struct st_ctx *ctx, uint32_t die, uint64_t i, uint64_t run, uint64_t first)
 {
     uint64_t *table = st_table(ctx, die), *shadow = st_shadow(ctx, die), k, w;
-    uint64_t first = st_load_acquire_64(&table[i]); /* pairs with st_pages_publish */
     uint32_t state = ST_PTE_STATE(first);
     int rc;
 
@@ -94,7 +95,7 @@ static inline int st_shadow_sync(struct st_ctx *ctx, uint32_t die, uint64_t at, 
                 ST_PTE_FRAME(v) != ST_PTE_FRAME(w) + run)
                 break;
         }
-        rc = st_shadow_map(ctx, die, i, run);
+        rc = st_shadow_map(ctx, die, i, run, w);
     }
     return rc;
 }
