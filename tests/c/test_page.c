@@ -381,7 +381,7 @@ static void test_bad_log(void)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct dies *d = dies_open(2, HBM, 1000000);
         struct st_ctx *owner = &d->ctx[0];
-        uint64_t a;
+        uint64_t a = 0;
 
         CHECK(owner->seg_pages == 64);
         CHECK_IS(st_pages_map(owner, 1, &a), ST_OK);
@@ -419,7 +419,7 @@ static void unmap_first(void)
 static void remap_first(void) /* page 0 with another frame */
 {
     struct st_ctx *c = &stage_dies->ctx[0];
-    uint64_t va;
+    uint64_t va = 0;
 
     CHECK_IS(st_pages_map(c, HBM - 1, &va), ST_OK);
     CHECK_IS(st_pages_unmap(c, c->base, 1), ST_OK);
@@ -553,7 +553,7 @@ static void order(struct die *die)
 {
     struct stage *s = die->arg;
     struct st_ctx *c = die->ctx;
-    uint64_t r, k, va, *said = (uint64_t *)(uintptr_t)c->base; /* page 0 stays */
+    uint64_t r, k, va = 0, *said = (uint64_t *)(uintptr_t)c->base; /* page 0 stays */
 
     for (r = 1; r <= s->rounds; r++) {
         for (k = 1; k < HBM; k++) {
