@@ -16,6 +16,7 @@ from strata._core import space
 
 PATIENCE = 60.0     # seconds that anything may take
 ASLEEP = 0.02       # a waiting die yields for 5 ms, then it sleeps
+BALLAST = 8 << 20    # bytes
 SPIN = 300_000      # ns that a poller yields instead of sleeping
 
 now = time.monotonic_ns
@@ -111,24 +112,27 @@ def _publish(group, ctx, nbytes):
 
 
 def first(group, op, nbytes, delay, repeats):
-    """Per repeat: a warm buffer, a fresh one used when ready, a fresh one used at once.
+    """Per repeat: a fresh buffer used when ready, the same once more (warm), another one used at once.
 
-    all_gather of ``nbytes`` per die into a warm output; all_reduce in place.
+    all_gather of ``nbytes`` per die into a warm output; all_reduce in place. Warm is the same memory and
+    not another buffer: two buffers of 2 MiB may differ by half for their place in the caches alone. An
+    all_reduce of ``ballast`` goes before each, so that caches and the dies' CPUs are in the same state.
     """
     ctx, count = space.current(), nbytes // 4
     out = np.zeros(0) if op == "all_reduce" else strata.zeros((group.size, count), "f4")
-    warm = strata.zeros(count, "f4")
+    ballast = strata.zeros(min(count, BALLAST // 4), "f4")
     for _ in range(2):      # the plan is made, the output touched
-        _call(group, op, warm, out)
+        _call(group, op, strata.empty(count, "f4"), out)
     found = {"warm": [], "ready": [], "at_once": []}
     for i in range(repeats):
-        found["warm"].append(_later(group, ctx, op, warm, out, delay, i))
-        meet(group)
-        found["ready"].append(_later(group, ctx, op, strata.empty(count, "f4"), out, delay, i))
         give_back(group, ctx)
-        found["at_once"].append(_at_once(group, ctx, op, count, out))
+        x = strata.empty(count, "f4")
+        for how in ("ready", "warm"):
+            found[how].append(_later(group, ctx, op, x, out, ballast, delay, i + len(how)))
+        del x
         give_back(group, ctx)
-    del warm, out
+        found["at_once"].append(_at_once(group, ctx, op, count, out, ballast))
+    del out, ballast
     give_back(group, ctx)
     return found
 
@@ -140,11 +144,12 @@ def _call(group, op, x, out):
         group.all_gather(x, out=out)
 
 
-def _later(group, ctx, op, x, out, delay, salt):
+def _later(group, ctx, op, x, out, ballast, delay, salt):
     """Fill, wait, use: {begin, end} in ns, wrong elements of a sample, times that a page was late."""
     x[:] = group.rank + 1 + salt
     time.sleep(delay)
     settle(group, ctx)
+    group.all_reduce(ballast)
     late = ctx.counters()["late_maps"]
     meet(group)
     begin = now()
@@ -155,8 +160,9 @@ def _later(group, ctx, op, x, out, delay, salt):
     return {"begin": begin, "end": end, "wrong": int(got.sum()), "late": ctx.counters()["late_maps"] - late}
 
 
-def _at_once(group, ctx, op, count, out):
+def _at_once(group, ctx, op, count, out, ballast):
     """Allocate and use, timed together; the contents are arbitrary, so nothing is checked."""
+    group.all_reduce(ballast)
     late = ctx.counters()["late_maps"]
     meet(group)
     begin = now()

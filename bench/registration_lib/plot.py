@@ -36,6 +36,7 @@ def _mapped(ax, records):
     ax.plot(*zip(*points, strict=True), "--", color=MODE["on_allocation"], label=f"the call itself (n = {n}, huge)")
     _sizes(ax, sizes)
     ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     ax.set_ylabel("ms")
     ax.legend(fontsize=7)
 
@@ -60,7 +61,7 @@ def _first_by_n(ax, records, how, title):
     ax.set_xticks(counts, [str(n) for n in counts])
     ax.minorticks_off()
     ax.set_xlabel("dies (n)")
-    ax.set_ylabel("time / warm buffer")
+    ax.set_ylabel("time / the same buffer warm")
     ax.set_ylim(bottom=0)
     ax.legend(fontsize=7)
 
@@ -79,6 +80,8 @@ def _first_by_size(ax, records):
                     label=name)
     _sizes(ax, sizes)
     ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    ax.yaxis.set_minor_formatter(lambda y, _: "")
     ax.set_ylabel("ms")
     ax.legend(fontsize=7)
 
@@ -103,8 +106,9 @@ def _publish(ax, records):
     for k, n in enumerate(report.values(mine, "n")):
         found = sorted(r["from_call_us"] for r in report.pick(mine, "publish", n=n))
         ax.plot(found, [100 * (i + 1) / len(found) for i in range(len(found))], color=SHADES[k % 4], label=f"n = {n}")
-    ax.set_xscale("log")
-    ax.set_xlabel("us from the begin of the call")
+    found = [r["from_call_us"] for r in mine]
+    ax.set_xlim(min(found) * 0.9, report.quantile(found, 0.99) * 1.1)      # the tail is in the table
+    ax.set_xlabel("us from the begin of the call (record to mapped: in the table)")
     ax.set_ylabel("% of pages")
     ax.legend(fontsize=7)
 
@@ -155,6 +159,7 @@ def _cpu(ax, records):
         ax.text(x, h, f"{h:.3g}", ha="center", va="bottom", fontsize=8)
     ax.set_xticks(range(len(names)), [f"n = {n}\n{c.split()[0]}" for n, c in names], fontsize=7)
     ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     ax.margins(y=0.2)
     ax.set_ylabel("ms a GiB mapped (huge, small pages)")
 

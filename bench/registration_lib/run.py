@@ -29,7 +29,7 @@ def contenders(modes):
 
 
 def fits(nbytes, n, room=ROOM):
-    """Whether section first has room for this size: of each die, an output and a warm and a fresh buffer."""
+    """Whether section first has room for this size: of each die, an output, a buffer, and ballast."""
     return n * (n + 2) * nbytes <= room
 
 
@@ -121,8 +121,8 @@ class Run:
     def _first(self, job, n, op, nbytes, number, name):
         replies = job.run(dies.first, op, nbytes, self.plan.delay, repeats(nbytes, self.plan.repeats))
         for how in replies[0]:
-            for sample in makespans([reply[how] for reply in replies]):
-                self.keep({"record": "first", "n": n, "op": op, "bytes": nbytes, "round": number,
+            for repeat, sample in enumerate(makespans([reply[how] for reply in replies])):
+                self.keep({"record": "first", "n": n, "op": op, "bytes": nbytes, "round": number, "repeat": repeat,
                            "contender": name, "how": how, **sample})
 
     def check(self):

@@ -134,8 +134,8 @@ def test_times_have_units(value, text):
 
 
 def first(contender, how, us, number=0, n=2, op="all_gather", nbytes=2 * M):
-    return {"record": "first", "n": n, "op": op, "bytes": nbytes, "round": number, "contender": contender, "how": how,
-            "us": us, "wrong": 0, "late": 0}
+    return {"record": "first", "n": n, "op": op, "bytes": nbytes, "round": number, "repeat": 0,
+            "contender": contender, "how": how, "us": us, "wrong": 0, "late": 0}
 
 
 def run_of(mine, late, warm=100.0, once=(200.0, 210.0)):
@@ -164,11 +164,18 @@ def test_claims_fall_when_they_do_not_hold():
     assert len(found) == 4 and not any(found.values())
 
 
-def test_ratios_are_against_the_same_jobs_warm_buffer_of_the_same_round():
+def test_ratios_are_against_the_same_repeats_warm_buffer():
     records = run_of({2: 110.0}, {2: 400.0})
     assert report.first_ratio(records, "just_in_time", "ready", 2, "all_gather", 2 * M) == (4.0, [4.0, 4.0])
     assert report.first_ratio(records, "pool", "ready", 2, "all_gather", 2 * M) == (None, [])
     assert report.paired([{"round": 0, "us": 6.0}], [{"round": 1, "us": 3.0}], "us") == (None, [])
+    assert report.first_ratio([first("pool", "ready", 6.0), first("pool", "warm", 3.0, number=1)], "pool", "ready", 2,
+                              "all_gather", 2 * M) == (None, [])
+
+
+def test_the_control_is_named():
+    records = run_of({2: 110.0}, {2: 400.0}) + [first("pool", "ready", 103.0), first("pool", "warm", 100.0)]
+    assert "pool, the control: 1.03" in report.claims(records)[0]["figure"]
 
 
 def moe(contender, us, number=0, late=0, n=4, wrong=0):
