@@ -38,8 +38,8 @@ LIBS = ["-lm", "-lrt", "-pthread"]
 MODES = {
     "plain": ["-O2"],
     "asan": ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined",
-             "-fno-omit-frame-pointer"],
-    "tsan": ["-O1", "-fsanitize=thread", "-fno-omit-frame-pointer"],
+             "-fno-omit-frame-pointer", "-Wno-maybe-uninitialized"],  # gcc: false alarms under sanitizers
+    "tsan": ["-O1", "-fsanitize=thread", "-fno-omit-frame-pointer", "-Wno-maybe-uninitialized"],
 }
 RUN_ENV = {
     "ASAN_OPTIONS": "abort_on_error=0:exitcode=66:detect_stack_use_after_return=1",

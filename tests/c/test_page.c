@@ -633,7 +633,7 @@ static void own_threads(struct die *die)
 static void race_log(struct die *die)
 {
     struct st_ctx *c = die->ctx;
-    uint64_t *over = die->arg, va, i;
+    uint64_t *over = die->arg, va = 0, i;
 
     if (die->rank == 0) {
         CHECK_IS(st_pages_map(c, 2, &va), ST_OK);
