@@ -763,6 +763,7 @@ static void test_processes(uint64_t rounds)
         CHECK(waitpid(child[i], &status, 0) == child[i]);
         CHECK_IS(status, 0);
     }
+    st_registrar_end(c);
     free(c);
     close(fd);
 }
