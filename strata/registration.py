@@ -62,8 +62,8 @@ class Registration:
         self._kept = x
         self._memory: np.ndarray | None = None  # of the fabric: the file, or the buffer
         self._shift = 0  # offset in it of the first byte
-        self._lock = threading.Lock()
-        self._busy: list[tuple[int, int, weakref.ref[np.ndarray]]] = []
+        self._lock = threading.RLock()
+        self._busy: tuple[tuple[int, int, weakref.ref[np.ndarray]], ...] = ()
 
     def __enter__(self) -> Registration:
         return self
@@ -118,16 +118,20 @@ class Registration:
 
     def _lease(self, a: np.ndarray, low: int, high: int) -> np.ndarray | None:
         """The buffer's part for an array; None while an operation uses some of it."""
+        whole = self._memory
+        if whole is None:  # it has been deregistered meanwhile
+            return None
+        view: np.ndarray = np.ndarray(a.shape, a.dtype, whole, self._shift + low - self._low)
         with self._lock:
-            self._busy = [entry for entry in self._busy if entry[2]() is not None]
-            if any(low < end and begin < high for begin, end, _ in self._busy):
-                return None
-            whole = self._memory
-            if whole is None:  # it has been deregistered meanwhile
-                return None
-            view: np.ndarray = np.ndarray(a.shape, a.dtype, whole, self._shift + low - self._low)
-            self._busy.append((low, high, weakref.ref(view)))
-            return view
+            while True:  # again if this thread has come by here meanwhile, in a finalizer
+                before = self._busy
+                kept = tuple(entry for entry in before if entry[2]() is not None)
+                if any(low < end and begin < high for begin, end, _ in kept):
+                    return None
+                after = (*kept, (low, high, weakref.ref(view)))
+                if self._busy is before:
+                    self._busy = after
+                    return view
 
 
 class _File(NamedTuple):
@@ -198,14 +202,25 @@ def _out_of_the_way(fd: int) -> int:
         os.close(fd)
 
 
-_lock = threading.Lock()  # never held while an operation runs, so that registering can wait for none
+_lock = threading.RLock()  # never held while an operation runs, so that registering can wait for none
 _entries: tuple[Registration, ...] = ()  # replaced as a whole: operations look without the lock
+
+
+def _replace(old: Registration | None, new: Registration | None) -> None:
+    """Takes an entry out, or puts one in; the lock is held, but finalizers may come in between."""
+    global _entries
+    while True:
+        before = _entries
+        after = tuple(entry for entry in (*before, new) if entry is not None and entry is not old)
+        if _entries is before:
+            _entries = after
+            return
 
 
 def _after_fork() -> None:
     """A child is not the die; what it may become later has registered nothing."""
     global _lock, _entries
-    _lock, _entries = threading.Lock(), ()
+    _lock, _entries = threading.RLock(), ()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -240,18 +255,17 @@ def register(x: Any) -> Registration:
     Joins the job first, if that has not been done.  FabricMemoryError if a buffer is needed and
     there is no room, TypeError for what has no memory of its own.
     """
-    global _entries
     context = bootstrap.context()
     low, high = _range(x)
     with _lock:
         entry = _find(context, low, high)
-        if entry is not None:
-            entry.count += 1
-            return entry
-        entry = Registration(context, x, low, high)
-        entry._set_up()
-        entry.count = 1
-        _entries = (*_entries, entry)
+        if entry is None:
+            made = Registration(context, x, low, high)
+            made._set_up()
+            entry = _find(context, low, high)  # by a finalizer, meanwhile
+            if entry is None:
+                _replace(None, entry := made)
+        entry.count += 1
         return entry
 
 
@@ -260,7 +274,6 @@ def deregister(x: Any) -> None:
 
     RegistrationError if it is not registered (any more).
     """
-    global _entries
     with _lock:
         if isinstance(x, Registration):
             entry = x if x in _entries else None
@@ -277,7 +290,7 @@ def deregister(x: Any) -> None:
         entry.count -= 1
         if entry.count:
             return
-        _entries = tuple(other for other in _entries if other is not entry)
+        _replace(entry, None)
     # Outside the lock, since an array's end may run any code.  Operations keep what they use.
     entry._kept = entry._memory = None
 
@@ -287,7 +300,9 @@ def _covering(context: space.Context, a: np.ndarray, kind: str) -> tuple[Registr
     entries = _entries
     if not entries or not a.flags.c_contiguous:
         return None
-    low = a.__array_interface__["data"][0]
+    low = memory.pointer(a)
+    if low is None:
+        return None
     for entry in entries:
         if entry.kind == kind and entry._low <= low and low + a.nbytes <= entry._high and entry._context is context:
             return entry, low

@@ -1,5 +1,6 @@
 """Buffers and windows of registrations in one die: who uses them, how long, and where they end."""
 
+import gc
 import os
 import random
 import threading
@@ -9,7 +10,7 @@ import pytest
 from registering import gives_all_back, run, shared_array, the_job, windows  # noqa: F401
 
 import strata
-from strata import registration
+from strata import bootstrap, registration
 
 
 def test_a_buffer_is_lent_to_one_operation_at_a_time(job):
@@ -74,6 +75,30 @@ def test_a_forked_child_registers_nothing():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert r.count == 1
     strata.deregister(r)
+
+
+def test_a_finalizer_may_register_and_deregister():
+    class Owner:
+        def __init__(self):
+            self.x, self.me = np.zeros(100), self
+            strata.register(self.x)
+
+        def __del__(self):
+            strata.deregister(self.x)
+            with strata.register(self.x):
+                pass
+
+    threshold = gc.get_threshold()
+    gc.set_threshold(1)  # whatever is allocated runs it
+    try:
+        kept = np.zeros(1000)
+        for _ in range(50):
+            Owner()
+            with strata.register(kept), strata.register(kept[:10]):
+                assert registration.lease(bootstrap.context(), kept[10:]) is not None
+    finally:
+        gc.set_threshold(*threshold)
+        gc.collect()
 
 
 def test_threads_register_the_same_memory():
