@@ -38,20 +38,23 @@ static inline void st_heap_peak(struct st_heap_stat *s, int pool)
         s->peak[pool] = s->now[pool];
 }
 
-/* added[ST_HEAP_ALL] is left to st_heap_sum_up. */
+/* Of what changes with each allocation, the pools are kept and the peaks; the rest of
+ * ST_HEAP_ALL is left to st_heap_sum_up. */
 static inline void st_heap_add(struct st_heap_stat *s, int pool, uint64_t by)
 {
+    uint64_t all;
+
     s->now[pool] += by;
-    s->now[ST_HEAP_ALL] += by;
     s->added[pool] += by;
+    all = s->now[ST_HEAP_SMALL] + s->now[ST_HEAP_LARGE];
     st_heap_peak(s, pool);
-    st_heap_peak(s, ST_HEAP_ALL);
+    if (all > s->peak[ST_HEAP_ALL])
+        s->peak[ST_HEAP_ALL] = all;
 }
 
 static inline void st_heap_sub(struct st_heap_stat *s, int pool, uint64_t by)
 {
     s->now[pool] -= by;
-    s->now[ST_HEAP_ALL] -= by;
 }
 
 /* A figure that only the small pool has; the rest is left to st_heap_sum_up. */
@@ -85,8 +88,10 @@ static inline void st_heap_sum_up(struct st_heap_stats *t)
     struct st_heap_stat *sums[] = {&t->count, &t->allocated, &t->requested};
     struct st_heap_stat *small[] = {&t->holes, &t->hole_bytes};
 
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
+        sums[i]->now[ST_HEAP_ALL] = sums[i]->now[ST_HEAP_SMALL] + sums[i]->now[ST_HEAP_LARGE];
         sums[i]->added[ST_HEAP_ALL] = sums[i]->added[ST_HEAP_SMALL] + sums[i]->added[ST_HEAP_LARGE];
+    }
     for (int i = 0; i < 2; i++) {
         small[i]->now[ST_HEAP_ALL] = small[i]->now[ST_HEAP_SMALL];
         small[i]->peak[ST_HEAP_ALL] = small[i]->peak[ST_HEAP_SMALL];
@@ -103,6 +108,7 @@ static inline void st_heap_forget_peak(struct st_heap_stat *s)
 /* Peaks begin anew with what there is. */
 static inline void st_heap_forget_peaks(struct st_heap_stats *t)
 {
+    st_heap_sum_up(t);
     st_heap_forget_peak(&t->count);
     st_heap_forget_peak(&t->allocated);
     st_heap_forget_peak(&t->requested);
