@@ -270,7 +270,7 @@ static inline void dies_run(struct dies *d, void (*run)(struct die *die), void *
 /* npages pages of a die. */
 static inline uint8_t *dies_pages(struct st_ctx *ctx, uint64_t npages)
 {
-    uint64_t va;
+    uint64_t va = 0;
 
     CHECK_IS(st_pages_map(ctx, npages, &va), ST_OK);
     return (uint8_t *)(uintptr_t)va;

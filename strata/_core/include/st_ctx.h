@@ -63,6 +63,16 @@ struct st_held {
     uint32_t run;
 };
 
+/* What this die has of one slot of a peer's exports (st_export.h); the lock guards it. */
+struct st_imported {
+    uint64_t due; /* after the end: records of this die's log that its peers must have passed */
+    uint64_t since_ns;
+    uint32_t count;  /* imports that have not ended */
+    uint32_t listed; /* in the list of those that have */
+    uint32_t next;   /* index + 1 */
+    uint32_t pad;
+};
+
 #define ST_LATENCIES 160u /* four to a power of two, from 1 ns */
 
 struct st_ctx {
@@ -97,6 +107,7 @@ struct st_ctx {
     uint64_t *page_used;      /* bitmap of own VA segment, reservations included */
     uint32_t *frame_refs;     /* mappings and handles of each own frame */
     struct st_held *held;
+    struct st_imported *imported; /* [ndies][ST_EXPORT_SLOTS] */
     uint64_t private_bytes;
     uint64_t frames_left;
     uint64_t quarantined_frames;
@@ -105,6 +116,8 @@ struct st_ctx {
     pthread_mutex_t lock; /* own pages and frames; never held while waiting for a peer */
     uint32_t lazy;        /* just in time: peers' new pages are mapped at first use only */
     uint32_t closing;     /* exports that wait for their importers */
+    uint32_t leaving_first, leaving_last; /* imports that wait for this die's peers: index + 1 */
+    uint32_t vmm;         /* handles have been made or imported: a frame may lie under several addresses */
     uint32_t latencies[ST_LATENCIES]; /* from a MAP record to its pages mapped here: a histogram */
     pthread_t registrar;
     uint32_t registrar_runs;

@@ -3,9 +3,10 @@
  * An export is a slot in the exporter's table, and a range of its segment in
  * which the frames stand without access; the mapping keeps them alive.  A die
  * that imports sets its bit, maps the frames in its own segment, and clears the
- * bit when it is done.  The exporter closes the slot; its registrar takes the
- * range away when the importers that live have let go, and first clears what
- * dead ones had mapped, so that nobody reads through it later.
+ * bit when it is done and its peers have followed it.  The exporter closes the
+ * slot; its registrar takes the range away when the importers that live have let
+ * go, and first clears what dead ones had mapped, so that nobody reads through it
+ * later.
  */
 #ifndef ST_EXPORT_H
 #define ST_EXPORT_H
@@ -19,7 +20,20 @@ static inline struct st_export *st_export_at(const struct st_ctx *ctx, uint32_t 
     return ctx->exports + (uint64_t)die * ST_EXPORT_SLOTS + slot;
 }
 
-/* Offers frames.  *slot and *use name the offer.  ST_EINVAL: all slots are taken. */
+static inline struct st_imported *st_imported_at(const struct st_ctx *ctx, uint32_t die, uint32_t slot)
+{
+    return ctx->imported + (uint64_t)die * ST_EXPORT_SLOTS + slot;
+}
+
+/* Has this die's registrar something to look at again and again? */
+static inline int st_export_pending(const struct st_ctx *ctx)
+{
+    return st_load_relaxed_32(&ctx->closing) || st_load_relaxed_32(&ctx->leaving_first);
+}
+
+/* ---- the exporter ----------------------------------------------------------------- */
+
+/* Offers frames.  *slot and *use name the offer.  ST_AGAIN: all slots are taken. */
 static inline int st_export_open(struct st_ctx *ctx, const uint64_t *words, uint64_t npages, uint32_t *slot,
                                  uint64_t *use)
 {
@@ -30,10 +44,10 @@ static inline int st_export_open(struct st_ctx *ctx, const uint64_t *words, uint
 
     if (rc != ST_OK)
         return rc;
-    rc = st_vmm_map(ctx, va, words, npages, ST_PAGE_HELD);
+    rc = st_vmm_map(ctx, va, words, npages);
     pthread_mutex_lock(&ctx->lock);
     for (i = 0; rc == ST_OK && i < ST_EXPORT_SLOTS; i++) {
-        state = st_load_relaxed_64(&st_export_at(ctx, ctx->rank, i)->state);
+        state = st_load_acquire_64(&st_export_at(ctx, ctx->rank, i)->state); /* pairs with st_export_sweep */
         if (ST_EXPORT_STATE(state) == ST_EXPORT_FREE)
             break;
     }
@@ -51,7 +65,7 @@ static inline int st_export_open(struct st_ctx *ctx, const uint64_t *words, uint
     if (rc == ST_OK)
         (void)st_vmm_unmap(ctx, va, npages);
     (void)st_va_free(ctx, va, npages);
-    return rc == ST_OK ? ST_EINVAL : rc;
+    return rc == ST_OK ? ST_AGAIN : rc;
 }
 
 /* Pages of a dead die's segment over these frames are free again. */
@@ -81,16 +95,21 @@ static inline void st_export_scrub(struct st_ctx *ctx, uint32_t die, const uint6
 static inline int st_export_end(struct st_ctx *ctx, struct st_export *e)
 {
     uint64_t va = st_load_relaxed_64(&e->va), n = st_load_relaxed_64(&e->npages), bits;
+    const uint64_t *frames = st_shadow(ctx, ctx->rank) + ((va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT);
+    uint64_t dead[ST_MAX_DIES / 64] = {0};
     uint32_t die;
 
     for (die = 0; die < ctx->ndies; die++) {
-        bits = st_load_seqcst_64(&e->importers[die / 64]); /* pairs with st_import, st_import_end */
-        if (bits >> (die % 64) & 1 && die != ctx->rank && st_die_runs(ctx, die))
+        bits = st_load_seqcst_64(&e->importers[die / 64]); /* pairs with st_import, st_import_clear */
+        if (!(bits >> (die % 64) & 1))
+            continue;
+        if (st_die_runs(ctx, die))
             return 0;
+        dead[die / 64] |= 1ull << (die % 64);
     }
     for (die = 0; die < ctx->ndies; die++)
-        if (st_load_relaxed_64(&e->importers[die / 64]) >> (die % 64) & 1 && die != ctx->rank)
-            st_export_scrub(ctx, die, st_shadow(ctx, ctx->rank) + ((va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT), n);
+        if (dead[die / 64] >> (die % 64) & 1 && die != ctx->rank)
+            st_export_scrub(ctx, die, frames, n);
     if (st_vmm_unmap(ctx, va, n) != ST_OK)
         return 0;
     (void)st_va_free(ctx, va, n);
@@ -124,7 +143,10 @@ static inline void st_export_sweep(struct st_ctx *ctx)
 static inline void st_export_close(struct st_ctx *ctx, uint32_t slot, uint64_t use)
 {
     struct st_export *e = st_export_at(ctx, ctx->rank, slot);
+    struct st_die *me = &ctx->dies[ctx->rank];
 
+    if (!st_is_die(ctx))
+        return;
     pthread_mutex_lock(&ctx->lock);
     if (st_load_relaxed_64(&e->state) == (use << 2 | ST_EXPORT_OPEN)) {
         st_store_relaxed_32(&ctx->closing, ctx->closing + 1);
@@ -132,51 +154,137 @@ static inline void st_export_close(struct st_ctx *ctx, uint32_t slot, uint64_t u
     }
     pthread_mutex_unlock(&ctx->lock);
     st_export_sweep(ctx);
+    if (st_load_relaxed_32(&ctx->closing))
+        st_wake(&me->bell, &me->bell_sleepers); /* importers that die ring nobody: look again and again */
 }
 
-/* Takes part in an offer.  words NULL: only how many pages it has; else, *npages
- * words, and this die counts as an importer, also if it failed: who has no other
- * import of the offer then calls st_import_end.  ST_EREG: the offer is over. */
-static inline int st_import(struct st_ctx *ctx, uint32_t die, uint32_t slot, uint64_t use, uint64_t *npages,
-                            uint64_t *words)
-{
-    struct st_export *e;
-    uint64_t bit = 1ull << (ctx->rank % 64), at, i, n, va, most = (uint64_t)ctx->ndies * ctx->hbm_pages;
-    int rc = ST_OK;
+/* ---- the importer ------------------------------------------------------------------ */
 
-    if (!st_is_die(ctx))
-        return ST_ENOJOB;
-    if (die >= ctx->ndies || slot >= ST_EXPORT_SLOTS)
-        return ST_EINVAL;
-    e = st_export_at(ctx, die, slot);
-    if (words) /* before the look at the state: the exporter looks the other way round */
-        st_or_acq_rel_64(&e->importers[ctx->rank / 64], bit); /* pairs with st_export_end */
-    st_fence_seqcst();
-    if (st_load_seqcst_64(&e->state) != (use << 2 | ST_EXPORT_OPEN)) /* pairs with st_export_open, st_export_close */
-        rc = ST_EREG;
-    n = st_load_relaxed_64(&e->npages);
-    va = st_load_relaxed_64(&e->va);
-    at = (va - st_segment(ctx, die)) >> ST_PAGE_SHIFT;
-    if (rc == ST_OK && (st_owner(ctx, va) != (int64_t)die || va % ST_PAGE_BYTES || n == 0 || n > ctx->seg_pages ||
-                        at + n > st_table_top(ctx, die) || (words && n != *npages)))
-        rc = ST_ECORRUPT;
-    for (i = 0; rc == ST_OK && words && i < n; i++) {
-        words[i] = st_load_acquire_64(&st_table(ctx, die)[at + i]); /* pairs with st_pages_publish */
-        if (ST_PTE_STATE(words[i]) == ST_PAGE_FREE || ST_PTE_FRAME(words[i]) >= most)
-            rc = ST_ECORRUPT;
-    }
-    if (rc == ST_OK)
-        *npages = n;
-    return rc;
-}
-
-/* This die has nothing of the offer any more. */
-static inline void st_import_end(struct st_ctx *ctx, uint32_t die, uint32_t slot)
+/* This die has nothing of any use of the slot. */
+static inline void st_import_clear(struct st_ctx *ctx, uint32_t die, uint32_t slot)
 {
     struct st_export *e = st_export_at(ctx, die, slot);
 
     st_and_seqcst_64(&e->importers[ctx->rank / 64], ~(1ull << (ctx->rank % 64))); /* pairs with st_export_end */
     st_wake(&ctx->dies[die].bell, &ctx->dies[die].bell_sleepers);
+}
+
+/* The frames' words, of an offer of this die's bit; see st_import. */
+static inline int st_import_words(struct st_ctx *ctx, uint32_t die, const struct st_export *e, uint64_t npages,
+                                  uint64_t *words)
+{
+    uint64_t va = st_load_relaxed_64(&e->va), n = st_load_relaxed_64(&e->npages), at, i, frame;
+
+    if (st_owner(ctx, va) != (int64_t)die || va % ST_PAGE_BYTES)
+        return ST_ECORRUPT;
+    at = (va - st_segment(ctx, die)) >> ST_PAGE_SHIFT;
+    if (n != npages || n == 0 || n > ctx->seg_pages || at + n > st_table_top(ctx, die))
+        return ST_ECORRUPT;
+    for (i = 0; i < n; i++) {
+        words[i] = st_load_acquire_64(&st_table(ctx, die)[at + i]); /* pairs with st_pages_publish */
+        frame = ST_PTE_FRAME(words[i]);
+        if (ST_PTE_STATE(words[i]) != ST_PAGE_HELD || frame < die * ctx->hbm_pages ||
+            frame >= (die + 1) * ctx->hbm_pages)
+            return ST_ECORRUPT;
+    }
+    return ST_OK;
+}
+
+/* Takes part in an offer of npages pages of another die: their words, and this die
+ * counts as an importer until st_import_end, once for each call that succeeded.
+ * ST_EREG: the offer is over.  ST_ECORRUPT: it never was of that many pages. */
+static inline int st_import(struct st_ctx *ctx, uint32_t die, uint32_t slot, uint64_t use, uint64_t npages,
+                            uint64_t *words)
+{
+    uint64_t bit = 1ull << (ctx->rank % 64), wanted = use << 2 | ST_EXPORT_OPEN;
+    struct st_imported *own;
+    struct st_export *e;
+    int rc = ST_EREG;
+
+    if (!st_is_die(ctx))
+        return ST_ENOJOB;
+    if (die >= ctx->ndies || die == ctx->rank || slot >= ST_EXPORT_SLOTS)
+        return ST_EINVAL;
+    e = st_export_at(ctx, die, slot);
+    own = st_imported_at(ctx, die, slot);
+    pthread_mutex_lock(&ctx->lock);
+    if (st_load_seqcst_64(&e->state) == wanted) { /* pairs with st_export_open, st_export_close */
+        st_or_acq_rel_64(&e->importers[ctx->rank / 64], bit); /* pairs with st_export_end */
+        st_fence_seqcst(); /* the exporter closes, then looks at the bits: one of the two sees the other */
+        if (st_load_seqcst_64(&e->state) == wanted)
+            rc = st_import_words(ctx, die, e, npages, words);
+        own->count += rc == ST_OK;
+        if (own->count == 0 && !own->listed)
+            st_import_clear(ctx, die, slot);
+    }
+    if (rc == ST_OK)
+        st_store_relaxed_32(&ctx->vmm, 1);
+    pthread_mutex_unlock(&ctx->lock);
+    return rc;
+}
+
+/* Have all peers that live followed this die's log to `due`, or had time enough? */
+static inline int st_import_followed(struct st_ctx *ctx, const struct st_imported *own)
+{
+    uint32_t i;
+
+    for (i = 0; i < ctx->ndies; i++)
+        if (i != ctx->rank && st_load_seqcst_64(st_cursor(ctx, ctx->rank, i)) < own->due && /* pairs with st_log_passed */
+            st_die_alive(ctx, i) && (!ctx->quarantine_ns || st_now_ns() - own->since_ns < ctx->quarantine_ns))
+            return 0;
+    return 1;
+}
+
+/* Imports that have ended here and that no peer can have mapped any more end for their
+ * exporters.  `all`: the others, too. */
+static inline void st_import_sweep(struct st_ctx *ctx, int all)
+{
+    struct st_imported *own;
+    uint32_t index;
+
+    pthread_mutex_lock(&ctx->lock);
+    while ((index = ctx->leaving_first) != 0) {
+        own = &ctx->imported[index - 1];
+        if (!all && own->count == 0 && !st_import_followed(ctx, own))
+            break;
+        st_store_relaxed_32(&ctx->leaving_first, own->next);
+        if (own->next == 0)
+            ctx->leaving_last = 0;
+        own->listed = 0;
+        if (own->count == 0)
+            st_import_clear(ctx, (index - 1) / ST_EXPORT_SLOTS, (index - 1) % ST_EXPORT_SLOTS);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+/* Undoes one st_import.  After the last, this die has nothing of the offer mapped; its
+ * peers may still have, so the exporter hears of it when they have followed. */
+static inline void st_import_end(struct st_ctx *ctx, uint32_t die, uint32_t slot)
+{
+    struct st_imported *own = st_imported_at(ctx, die, slot);
+    struct st_die *me = &ctx->dies[ctx->rank];
+    uint32_t index = die * ST_EXPORT_SLOTS + slot + 1;
+
+    if (!st_is_die(ctx))
+        return;
+    pthread_mutex_lock(&ctx->lock);
+    if (--own->count == 0) {
+        own->due = st_log_head(ctx, ctx->rank);
+        own->since_ns = st_now_ns();
+        if (!own->listed) {
+            own->listed = 1;
+            own->next = 0;
+            if (ctx->leaving_last)
+                ctx->imported[ctx->leaving_last - 1].next = index;
+            else
+                st_store_seqcst_32(&ctx->leaving_first, index); /* pairs with st_registrar_sleep */
+            ctx->leaving_last = index;
+        }
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    st_import_sweep(ctx, !ctx->registrar_runs);
+    if (st_load_relaxed_32(&ctx->leaving_first))
+        st_wake(&me->bell, &me->bell_sleepers);
 }
 
 #endif

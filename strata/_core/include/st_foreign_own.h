@@ -56,7 +56,8 @@ static inline int st_foreign_publish(struct st_ctx *ctx, uint64_t va, const stru
     int rc;
 
     pthread_mutex_lock(&ctx->lock);
-    rc = st_foreign_mmap(va, (int)f->fd, f->offset, f->bytes, 0, npages, st_state_prot(state));
+    rc = st_foreign_mmap(va, (int)f->fd, f->offset, f->bytes, 0, npages,
+                         writes ? PROT_READ | PROT_WRITE : PROT_READ);
     if (rc == ST_OK) {
         for (i = 0; i < npages; i++)
             own[at + i] = ST_PTE(ST_FOREIGN_FRAME + slot * ST_FOREIGN_PAGES + i, ST_PTE_GEN(own[at + i]) + 1, state);

@@ -18,6 +18,10 @@
 #define MADV_COLLAPSE 25
 #endif
 
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+
 #define ST_HUGE_FRAMES 4u /* shorter runs are not worth a call that drains the kernel's lists */
 
 static inline int st_frames_punch(struct st_ctx *ctx, uint64_t frame, uint64_t n)
@@ -135,6 +139,27 @@ static inline int st_map_frames(struct st_ctx *ctx, uint64_t va, uint64_t frame,
     if (prot & PROT_READ)
         (void)madvise(at, bytes, own && prot & PROT_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
     return ST_OK;
+}
+
+/* Puts the reservation back over pages. */
+static inline int st_unmap_range(struct st_ctx *ctx, uint64_t va, uint64_t n)
+{
+    void *at = (void *)(uintptr_t)va;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, err;
+
+    (void)ctx;
+    if (mmap(at, n << ST_PAGE_SHIFT, PROT_NONE, flags | MAP_FIXED, -1, 0) != MAP_FAILED)
+        return ST_OK;
+    err = errno;
+    if (err != ENOMEM)
+        return ST_ESYS;
+    /* With as many mappings as it may have (vm.max_map_count), a process may not even replace
+     * one, but it may take a whole one away. */
+    if (munmap(at, n << ST_PAGE_SHIFT) == 0 &&
+        mmap(at, n << ST_PAGE_SHIFT, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0) == at)
+        return ST_OK;
+    errno = err;
+    return ST_EMAPS;
 }
 
 #endif

@@ -21,15 +21,6 @@ static inline uint64_t st_page_va(const struct st_ctx *ctx, uint64_t at)
     return st_segment(ctx, ctx->rank) + (at << ST_PAGE_SHIFT);
 }
 
-static inline int st_unmap_range(struct st_ctx *ctx, uint64_t va, uint64_t n)
-{
-    (void)ctx;
-    return mmap((void *)(uintptr_t)va, n << ST_PAGE_SHIFT, PROT_NONE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED
-               ? errno == ENOMEM ? ST_EMAPS : ST_ESYS
-               : ST_OK;
-}
-
 /* Writes the words that stand in the shadow table's own row into the table. */
 static inline void st_pages_publish(struct st_ctx *ctx, uint64_t at, uint64_t n)
 {

@@ -61,7 +61,7 @@ static inline void st_registrar_sleep(struct st_ctx *ctx, uint32_t seen, uint32_
     for (die = 0; die < ctx->ndies; die++)
         if (die != ctx->rank && st_load_relaxed_64(&ctx->follow[die].passed) < st_log_head(ctx, die))
             behind++;
-    if (failed || st_load_relaxed_64(&ctx->quarantined_frames) || st_load_relaxed_32(&ctx->closing))
+    if (failed || st_load_relaxed_64(&ctx->quarantined_frames) || st_export_pending(ctx))
         limit = &ts;
     if (behind <= failed && !st_load_acquire_32(&ctx->registrar_stop)) /* pairs with st_registrar_end */
         st_futex(&me->bell, FUTEX_WAIT, seen, limit);
@@ -82,6 +82,7 @@ static void *st_registrar_main(void *arg)
             return NULL;
         some = st_registrar_round(ctx, &failed);
         some |= st_quarantine_reclaim(ctx) != 0;
+        st_import_sweep(ctx, 0);
         st_export_sweep(ctx);
         if (some)
             continue;
@@ -126,6 +127,7 @@ static inline void st_registrar_end(struct st_ctx *ctx)
     st_wake(&me->bell, &me->bell_sleepers);
     pthread_join(ctx->registrar, NULL);
     ctx->registrar_runs = 0;
+    st_import_sweep(ctx, 1); /* nobody does it later */
 }
 
 #endif

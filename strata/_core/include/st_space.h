@@ -201,6 +201,7 @@ static inline uint64_t st_space_tables(struct st_ctx *ctx, uint8_t *p)
     ctx->page_used = st_space_table(p, &at, ctx->ready_words * 8);
     ctx->frame_refs = st_space_table(p, &at, ctx->hbm_pages * 4);
     ctx->held = st_space_table(p, &at, ctx->hbm_pages * sizeof(struct st_held));
+    ctx->imported = st_space_table(p, &at, (uint64_t)ctx->ndies * ST_EXPORT_SLOTS * sizeof(struct st_imported));
     return st_align(at, 4096);
 }
 
