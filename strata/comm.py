@@ -82,6 +82,8 @@ class Group(Collectives):
             self._check_overlap("scatter", src, out)
         elif out is not None and (not isinstance(out, np.ndarray) or not out.flags.writeable):
             raise TypeError("scatter: out must be a writable numpy array or None")
+        if out is not None:
+            self.check_frames(_OP["scatter"], src if self.rank == root else None, out)
         table = self._headers(_OP["scatter"], root, out, timeout)
         shape, dtype = _read_header(table[root])
         if self.rank != root and out is None:
@@ -175,9 +177,13 @@ class Group(Collectives):
             raise ValueError("all_to_all_v: the output array is read-only")
         if np.shares_memory(src, out):
             raise ValueError("all_to_all_v: input and output overlap; it cannot work in place")
+        self.check_frames(_OP["all_to_all_v"], src, out)
 
     def _rows(self, src: np.ndarray, out: np.ndarray | None, total: int) -> tuple[np.ndarray, np.ndarray]:
         """Source and target as the executor takes them."""
+        staging.check_access(self, src, False)
+        if out is not None:
+            staging.check_access(self, out, True)
         if not src.flags.c_contiguous or (self.size > 1 and src.nbytes and self.context.owner(src.ctypes.data) < 0):
             src = staging.fabric_source(self, src)
         if out is None:
@@ -299,12 +305,14 @@ class Group(Collectives):
                            OPS[redop] if redop else None, root)  # fmt: skip
 
     def _temporary(self, a: np.ndarray, empty: bool) -> np.ndarray:
+        staging.check_access(self, a, empty)
         return np.empty(a.shape, a.dtype) if empty else staging.fabric_source(self, a)
 
     def _copy_of(self, a: np.ndarray) -> np.ndarray:
         try:
+            staging.check_access(self, a, False)
             return staging.fabric_copy(self, a)
-        except MemoryError:
+        except (MemoryError, errors.RegistrationError):
             self.abstain(None)  # the others must not wait for this die
             raise
 

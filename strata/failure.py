@@ -12,7 +12,7 @@ __all__ = ["describe", "raise_collective", "raise_transfer"]
 
 _STATUS = {status.name: code for code, status in enumerate(errors.STATUS)}
 DEAD, TIMEOUT, MISMATCH, BROKEN = (_STATUS[f"ST_E{n}"] for n in ("DEAD", "TIMEOUT", "MISMATCH", "BROKEN"))
-SYSTEM, INTERRUPTED = _STATUS["ST_ESYS"], _STATUS["ST_EINTR"]
+SYSTEM, INTERRUPTED, UNREGISTERED = _STATUS["ST_ESYS"], _STATUS["ST_EINTR"], _STATUS["ST_EREG"]
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _PHASES = ("before it arrived", "during the operation", "before it had finished its part")
@@ -71,6 +71,14 @@ def _first_failure(group: Any, status: int, info: dict[str, Any]) -> str:
     return f"rank {by} failed {phase}: {reason}"
 
 
+def _refused(status: int, what: str, writes: bool) -> str | None:
+    """Why an operation could not use this die's own array."""
+    if status != UNREGISTERED:
+        return None  # the status' own phrase
+    return (f"{what} is fabric memory that may not be {'written' if writes else 'read'} here: "
+            "nothing is mapped there (any more), or strata.vmm.set_access gave no such access")  # fmt: skip
+
+
 def raise_collective(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
     """Raises the error of a collective: the same kind and text on all members."""
     operation, number = operation_name(info["desc"]), info["number"]
@@ -81,6 +89,11 @@ def raise_collective(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
         raise errors.CollectiveMismatch(mismatch_text(info["lines"], group.ranks), ranks=everyone, **context)
     if status == INTERRUPTED:
         raise errors.GroupBroken(f"{operation} was given up: its group was closed before it ended", **context)
+    if info["refused"] and status not in (DEAD, TIMEOUT, BROKEN):
+        raise errors.from_status(
+            status, _refused(status, f"{operation}: this die's {info['refused']} array", info["refused"] == "output"),
+            errno=info["errno"], ranks=(group.ranks[group.rank],), **context,
+        )  # fmt: skip
     if status == TIMEOUT and not number:
         context["number"] = None
         raise errors.CollectiveTimeout(
@@ -114,6 +127,9 @@ def raise_transfer(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
     way = f"from rank {peer}" if receive else f"to rank {peer}"
     context: dict[str, Any] = {"group": group.name, "operation": operation, "ranks": (peer,)}
     tag = f"tag {info['tag']}"
+    if info["refused"]:
+        raise errors.from_status(status, _refused(status, f"{operation} {way}, {tag}: the array", receive),
+                                 errno=info["errno"], **context)  # fmt: skip
     if status == MISMATCH:
         mine, theirs = info["mine"], info["theirs"]
         sent, asked = (theirs, mine) if receive else (mine, theirs)

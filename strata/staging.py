@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from strata import registration
 from strata._core import heap, memory
+from strata.errors import RegistrationError
 
-__all__ = ["check_out", "check_overlap", "fabric_copy", "fabric_source", "run"]
+__all__ = ["check_access", "check_out", "check_overlap", "fabric_copy", "fabric_source", "run"]
 
 
 def fabric_copy(group: Any, a: np.ndarray) -> np.ndarray:
@@ -34,12 +36,23 @@ def _fabric_like(group: Any, a: np.ndarray) -> np.ndarray:
     return made
 
 
+def check_access(group: Any, a: np.ndarray, writes: bool) -> None:
+    """RegistrationError if the array is fabric memory that may not be read, or written, here (any more)."""
+    low, high = byte_bounds(a)
+    if a.size and group.context.owner(low) >= 0:
+        group.context.ensure(low, high - low, writes)
+
+
 def run(group: Any, op: str, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any,
         result: Any, timeout: Any, async_op: bool, redop: str | None, root: int) -> Any:  # fmt: skip
     """Runs an operation on temporaries and copies the output back."""
     try:
+        if src is not None:
+            check_access(group, src, False)
+        if out is not None:
+            check_access(group, out, True)
         temporary_src, temporary_out, copy_back = _temporaries(group, stage_src, stage_out, mailbox, src, out)
-    except MemoryError:
+    except (MemoryError, RegistrationError):
         group.abstain(timeout)  # the others must not wait for this die
         raise
     kwargs: dict[str, Any] = {"timeout": timeout, "async_op": async_op}

@@ -125,6 +125,8 @@ cdef extern from "st_ctx.h" nogil:
         uint64_t quarantined_frames
         uint64_t quarantine_ns
         uint32_t lazy
+        uint32_t closing
+        uint32_t vmm
         st_follow *follow
         uint32_t *latencies
         uint64_t control_bytes

@@ -33,6 +33,7 @@ cdef struct Shape:
 
 
 cdef class Front(Transfers):
+    cdef bint shared(self, object a, object b) except -1
     cdef st_plan *miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
                        uint32_t dtype) except NULL
     cdef object submit(self, st_request *r, object keep, object result, bint async_op)

@@ -9,8 +9,9 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
-from strata._core.abi cimport st_mailbox_fits, st_owner
+from strata._core.abi cimport st_ctx, st_mailbox_fits, st_owner
 from strata._core.array cimport RAW, Array, look
 from strata._core.group cimport (
     ST_DESC,
@@ -27,6 +28,11 @@ from strata._core.work cimport Work
 from strata import errors
 
 cnp.import_array()
+
+
+cdef extern from "st_alias.h" nogil:
+    bint st_alias_shared(const st_ctx *ctx, uint64_t a, uint64_t na, uint64_t b, uint64_t nb)
+
 
 # In the order of the codes above.
 OPERATIONS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v",
@@ -64,6 +70,8 @@ cdef class Front(Transfers):
         stage_out = out_array is not None and (not out.contiguous or (
             s.pushes and not mailbox and n > 1 and out.nbytes > 0
             and st_owner(self.g.ctx, <uint64_t>out.data) < 0))
+        if self.g.ctx.vmm and out_array is not None:
+            self.check_frames(s.op, src_array, out_array)
         if stage_src or stage_out:
             return self._stage(s.op, stage_src, stage_out, mailbox, src_array, out_array, result, timeout,
                                async_op, s.redop, s.root)
@@ -72,7 +80,8 @@ cdef class Front(Transfers):
         q.count = s.count
         q.src = src.data
         q.out = out.data
-        q.solo = out.nbytes if out_array is not None else 0
+        q.solo = q.out_bytes = out.nbytes if out_array is not None else 0
+        q.src_bytes = src.nbytes if src_array is not None else 0
         q.payload = s.payload if mailbox else 0
         q.fence = s.fence
         q.timeout_ns = deadline_of(timeout, self.context)
@@ -153,6 +162,8 @@ cdef class Front(Transfers):
         r.src = a.data
         r.out = b.data
         r.solo = min(a.nbytes, b.nbytes)
+        r.src_bytes = a.nbytes
+        r.out_bytes = b.nbytes
         r.plan = &handle.c
         r.timeout_ns = deadline_of(timeout, self.context)
         if async_op or not st_worker_idle(&self.collectives):
@@ -175,6 +186,28 @@ cdef class Front(Transfers):
                 self.submit(&r, None, None, False)
         except errors.CollectiveMismatch:
             pass
+
+    def check_frames(self, uint32_t op, src, out):
+        """ValueError if the arrays, though apart from each other, lie on the same frames of
+        physical memory, or the output has a frame twice (mappings made with strata.vmm)."""
+        if not self.g.ctx.vmm:
+            return
+        what = None
+        if src is not None and src is not out and not np.may_share_memory(src, out) and self.shared(src, out):
+            what = "input and output are"
+        elif self.shared(out, out):
+            what = "parts of the output are"
+        if what:
+            raise ValueError(f"{OPERATIONS[op]}: {what} the same physical memory under two addresses (strata.vmm "
+                             "mapped a handle twice); use arrays on memory of their own")
+
+    cdef bint shared(self, object a, object b) except -1:
+        cdef uint64_t low_a, high_a, low_b, high_b
+        low_a, high_a = byte_bounds(a)
+        low_b, high_b = byte_bounds(b)
+        return (low_a < high_a and low_b < high_b and st_owner(self.g.ctx, low_a) >= 0
+                and st_owner(self.g.ctx, low_b) >= 0
+                and st_alias_shared(self.g.ctx, low_a, high_a - low_a, low_b, high_b - low_b))
 
     def add_staged(self, uint64_t nbytes):
         """Counts bytes copied between a user's array and fabric memory."""

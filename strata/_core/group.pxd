@@ -63,6 +63,8 @@ cdef extern from "st_collective.h" nogil:
         void *scratch
         uint64_t payload
         uint64_t solo
+        uint64_t src_bytes
+        uint64_t out_bytes
         uint64_t timeout_ns
         uint32_t fence
         uint32_t phase
@@ -72,6 +74,7 @@ cdef extern from "st_collective.h" nogil:
         uint32_t failed_by
         uint32_t nlate
         int err
+        uint32_t refused
         uint64_t *lines
         uint64_t mask[16]
         uint64_t late[16]
@@ -89,6 +92,7 @@ cdef extern from "st_worker.h" nogil:
         uint32_t receive
         uint32_t peer
         int err
+        uint32_t refused
         st_message m
         int64_t tag
         uint64_t desc

@@ -302,6 +302,7 @@ cdef class CoreGroup:
             "members": members_of(r.mask, self.g.n),
             "late": members_of(r.late, self.g.n),
             "errno": r.err,
+            "refused": (None, "input", "output")[r.refused],
             "lines": lines,
         })
         raise AssertionError("_failed must raise")
@@ -311,7 +312,7 @@ cdef class CoreGroup:
         if status == ST_EINTR:
             st_raise_pending()
         self._transfer_failed(status, {
-            "receive": bool(t.receive), "peer": t.peer, "tag": t.tag, "errno": t.err,
+            "receive": bool(t.receive), "peer": t.peer, "tag": t.tag, "errno": t.err, "refused": bool(t.refused),
             "mine": (t.desc, t.count, t.bytes), "theirs": (t.m.desc, t.m.count, t.m.bytes),
         })
         raise AssertionError("_transfer_failed must raise")

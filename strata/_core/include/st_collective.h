@@ -4,6 +4,8 @@
 
 #include "st_exec.h"
 
+#define ST_DESC_NOTHING 11ull /* of a member that cannot take part: no other member asks for that */
+
 /* What the caller asks for.  Private memory; filled by the front, which has
  * checked the arguments. */
 struct st_request {
@@ -15,6 +17,8 @@ struct st_request {
     void *scratch;
     uint64_t payload; /* bytes this member puts in its mailbox */
     uint64_t solo;    /* bytes of the result in a group of one */
+    uint64_t src_bytes; /* of this member's own arrays, which must be readable */
+    uint64_t out_bytes; /* and writable here */
     uint64_t timeout_ns;
     uint32_t fence; /* registration fence: map what the peers have logged */
     /* results */
@@ -25,7 +29,7 @@ struct st_request {
     uint32_t failed_by;
     uint32_t nlate;
     int err; /* errno of ST_ESYS */
-    uint32_t pad;
+    uint32_t refused; /* 1: src, 2: out is fabric memory without that access; nothing was touched */
     uint64_t *lines; /* after ST_EMISMATCH: desc and count of each member, from g->alloc; NULL: no memory */
     uint64_t mask[ST_MASK_WORDS]; /* members concerned */
     uint64_t late[ST_MASK_WORDS]; /* members that may still write to this one's buffers */
@@ -147,11 +151,36 @@ static inline void st_request_lines(struct st_group *g, struct st_request *r)
     }
 }
 
+/* Is there the access to this member's own arrays that the operation needs? */
+static inline int st_request_access(struct st_group *g, struct st_request *r)
+{
+    int rc = st_ensure_own(g->ctx, r->src, r->src_bytes, 0);
+
+    r->refused = rc != ST_OK;
+    if (rc == ST_OK) {
+        rc = st_ensure_own(g->ctx, r->out, r->out_bytes, 1);
+        r->refused = rc != ST_OK ? 2 : 0;
+    }
+    r->err = rc != ST_OK ? errno : 0;
+    return rc;
+}
+
+/* What a member that cannot take part says instead: the others get ST_EMISMATCH. */
+static inline void st_request_abstain(struct st_group *g, const struct st_request *r)
+{
+    struct st_request nothing;
+
+    memset(&nothing, 0, sizeof nothing);
+    nothing.desc = ST_DESC_NOTHING;
+    nothing.number = r->number;
+    st_request_publish(g, &nothing);
+}
+
 /* Runs one operation.  The caller holds g->lock.  ST_EMISMATCH leaves the
  * group in step: nothing was touched. */
 static inline int st_collective(struct st_group *g, struct st_request *r)
 {
-    int rc = st_group_failed(g);
+    int rc = st_group_failed(g), refused;
 
     if (rc != ST_OK) {
         r->number = g->number + 1;
@@ -159,13 +188,19 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
     }
     r->number = ++g->number;
     st_count(&g->ctx->count.operations, 1);
+    refused = st_request_access(g, r);
     if (g->n == 1) {
+        if (refused != ST_OK)
+            return refused;
         if (r->solo && r->src != r->out) /* with one member every operation is a copy */
             st_copy(r->out, r->src, r->solo, 0);
         return ST_OK;
     }
     st_wait_begin(&g->waiter, &g->policy, &g->header->wake_word, &g->header->sleepers, r->timeout_ns);
-    st_request_publish(g, r);
+    if (__builtin_expect(refused != ST_OK, 0))
+        st_request_abstain(g, r);
+    else
+        st_request_publish(g, r);
     rc = st_group_wait_all(g, ST_PHASE_ARRIVAL, r->number);
     if (rc != ST_OK) {
         r->phase = ST_PHASE_ARRIVAL;
@@ -173,6 +208,10 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
         goto out;
     }
     rc = st_group_compare(g, r->number);
+    if (refused != ST_OK) {
+        rc = refused;
+        goto out;
+    }
     if (rc != ST_OK) {
         st_request_lines(g, r);
         goto out;

@@ -18,6 +18,7 @@ struct st_transfer {
     uint32_t peer;
     uint32_t state;
     int err;
+    uint32_t refused; /* buf is fabric memory without the access that it takes; nothing was sent or taken */
     int64_t tag;
     uint64_t desc;
     uint64_t count;
@@ -212,6 +213,10 @@ static inline int st_p2p_progress(struct st_group *g, struct st_transfer *t)
     int rc;
 
     if (t->state == ST_P2P_NEW) {
+        rc = st_ensure_own(g->ctx, t->buf, t->bytes, (int)t->receive);
+        t->refused = rc != ST_OK;
+        if (rc != ST_OK)
+            return rc;
         pthread_mutex_lock(&g->p2p_lock);
         if (!t->receive) {
             rc = t->peer == g->me ? st_send_self(g, t) : st_send_post(g, t);

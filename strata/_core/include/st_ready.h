@@ -69,6 +69,15 @@ static inline int st_ensure_mapped(struct st_ctx *ctx, uint64_t va, uint64_t byt
     return st_ensure_slow(ctx, (uint32_t)die, first, last, writes);
 }
 
+/* The same for a caller's own array, which may be any memory: its access may have been
+ * taken away since it was made, or it may be a peer's. */
+static inline int st_ensure_own(struct st_ctx *ctx, const void *p, uint64_t bytes, int writes)
+{
+    return bytes && st_owner(ctx, (uint64_t)(uintptr_t)p) >= 0
+               ? st_ensure_mapped(ctx, (uint64_t)(uintptr_t)p, bytes, writes)
+               : ST_OK;
+}
+
 /* Is the range mapped here now?  Maps nothing: for tests, benchmarks and inspectors. */
 static inline int st_is_ready(struct st_ctx *ctx, uint64_t va, uint64_t bytes)
 {
