@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SpawnError,
         StrataError,
     )
+    from strata.fabric import vmm
     from strata.fabric.allocator import (
         empty_cache,
         max_memory_allocated,
@@ -101,6 +102,7 @@ __all__ = [
     "set_limit",
     "spawn",
     "stats",
+    "vmm",
     "world",
     "zeros",
     "zeros_like",
@@ -158,9 +160,15 @@ _HOME = {
 }
 
 
+_MODULES = {"vmm": "strata.fabric.vmm"}  # public ones that live elsewhere
+
+
 def __getattr__(name: str) -> object:
     import importlib
 
+    if name in _MODULES:
+        value = globals()[name] = importlib.import_module(_MODULES[name])
+        return value
     for module, names in _HOME.items():
         if name in names:
             value = globals()[name] = getattr(importlib.import_module(module), name)

@@ -10,7 +10,7 @@ from strata._core import array as codes
 from strata._core import front
 from strata.dtypes import OP_CODES
 from strata.errors import InvalidArgument
-from strata.fabric import allocator
+from strata.fabric import allocator, vmm
 from strata.plan import OPERATIONS, Spec, build
 
 __all__ = ["Explanation", "explain", "finalize", "init", "initialized", "stats"]
@@ -69,6 +69,7 @@ def stats() -> dict[str, Any]:
                            memory (also when resized), ``fallbacks`` and ``fallback_bytes`` for which
                            there was no room, so that numpy got ordinary memory
     ``registrations``      of ``strata.register``, by kind: see ``strata.registration.stats``
+    ``vmm``                see ``strata.vmm.stats()``
     """
     from strata import registration
     from strata._core import intercept, memory
@@ -81,6 +82,7 @@ def stats() -> dict[str, Any]:
     counters["memory"] = allocator.memory_stats()
     counters["registrations"] = registration.stats()
     counters["intercept"] = intercept.counters(memory.heap_of(context))
+    counters["vmm"] = vmm.stats()
     return counters
 
 
