@@ -63,7 +63,7 @@ def arguments(argv=None):
     p.add_argument("--modes", type=listed(str, MODES), default=list(MODES), metavar="LIST", help=",".join(MODES))
     p.add_argument("--ops", type=listed(str, OPS), default=list(OPS), metavar="LIST", help=",".join(OPS))
     p.add_argument("-n", type=listed(dies), metavar="LIST", help="dies (2,4,8,16)")
-    p.add_argument("--moe-n", type=listed(dies), default=[4], metavar="LIST", help="dies of the loop (4)")
+    p.add_argument("--moe-n", type=listed(dies), default=[2, 4], metavar="LIST", help="dies of the loop (2,4)")
     p.add_argument("--sizes", type=listed(size), metavar="LIST", help="bytes of sections mapped and check (2M ... 1G)")
     p.add_argument("--first-sizes", type=listed(size), metavar="LIST", help="bytes a die, section first (2M ... 128M)")
     p.add_argument("--delay", type=float, default=0.02, metavar="S",

@@ -115,8 +115,8 @@ def first(group, op, nbytes, delay, repeats):
     """Per repeat: a fresh buffer used when ready, the same once more (warm), another one used at once.
 
     all_gather of ``nbytes`` per die into a warm output; all_reduce in place. Warm is the same memory and
-    not another buffer: two buffers of 2 MiB may differ by half for their place in the caches alone. An
-    all_reduce of ``ballast`` goes before each, so that caches and the dies' CPUs are in the same state.
+    not another buffer: two buffers of 2 MiB may differ by half for their place in the caches alone. A
+    few all_reduces of ``ballast`` go before each, so that caches and the dies' CPUs are in the same state.
     """
     ctx, count = space.current(), nbytes // 4
     out = np.zeros(0) if op == "all_reduce" else strata.zeros((group.size, count), "f4")
@@ -137,6 +137,12 @@ def first(group, op, nbytes, delay, repeats):
     return found
 
 
+def _limber(group, ballast):
+    """Caches in one state, and dies that slept on one CPU apart again."""
+    for _ in range(4):
+        group.all_reduce(ballast)
+
+
 def _call(group, op, x, out):
     if op == "all_reduce":
         group.all_reduce(x)
@@ -149,7 +155,7 @@ def _later(group, ctx, op, x, out, ballast, delay, salt):
     x[:] = group.rank + 1 + salt
     time.sleep(delay)
     settle(group, ctx)
-    group.all_reduce(ballast)
+    _limber(group, ballast)
     late = ctx.counters()["late_maps"]
     meet(group)
     begin = now()
@@ -162,7 +168,7 @@ def _later(group, ctx, op, x, out, ballast, delay, salt):
 
 def _at_once(group, ctx, op, count, out, ballast):
     """Allocate and use, timed together; the contents are arbitrary, so nothing is checked."""
-    group.all_reduce(ballast)
+    _limber(group, ballast)
     late = ctx.counters()["late_maps"]
     meet(group)
     begin = now()
