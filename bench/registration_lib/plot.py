@@ -122,7 +122,8 @@ def _bars(ax, names, heights, texts, unit, title):
         ax.text(max(h, 0), y, f" {text}", va="center", fontsize=8)
     ax.set_yticks(at, names, fontsize=8)
     ax.invert_yaxis()
-    ax.margins(x=0.35)
+    ax.set_xlim(0, 1.7 * max(heights))
+    ax.set_axisbelow(True)
     ax.set_xlabel(unit)
 
 
