@@ -1,6 +1,8 @@
 """strata.vmm between dies: aliases, remaps and access as peers see them, and what comes back."""
 
 import random
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,21 @@ from vmmplay import Level, M, everywhere, made, raw
 
 import strata
 from strata import bootstrap, errors, testing, vmm
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def run_example(group, code):
+    level = Level(group)
+    exec(compile(code, "README.md", "exec"), {"strata": strata, "np": np})
+    group.barrier()
+    level.check()
+
+
+def test_example_of_the_readme(dies):
+    example = next(x for x in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "vmm" in x)
+    dies.run(run_example, example)
+
 
 # ---- aliases, several handles, remaps ----------------------------------------------------
 
