@@ -267,3 +267,42 @@ def test_a_stopped_die_holds_imports_up_only_for_a_while():
         job.tell(1, 2)
         job.tell(2)
         assert [job.reap(r) for r in range(3)] == [0, 0, 0]
+
+
+def _full_shm(die):
+    """Handles until /dev/shm is full: an error, and all that was given is there."""
+    group, spans = strata.world(), []
+    if die.rank == 0:
+        with pytest.raises(errors.FabricMemoryError, match="/dev/shm"):
+            while True:
+                span = vmm.reserve_address(2 * M)
+                with vmm.create_handle(2 * M) as handle:
+                    span.map(handle)
+                spans.append(span)
+        for span in spans:
+            span.set_access("read_write")
+            span.array(2 * M, "u1")[:] = 7
+        with vmm.retain_handle(spans[0].address) as handle:
+            handle.export()  # takes addresses, whose table may need memory, too
+    group.barrier()
+    at = int(group.broadcast(np.array([spans[0].address if spans else 0]))[0])  # there is no room for an output
+    bootstrap.context().ensure(at, 2 * M)
+    assert (raw(at, 2 * M) == 7).all()
+    group.barrier()
+    spans.clear()
+    if die.rank == 0:
+        del span
+        until(lambda: not strata.stats()["quarantined_bytes"], "quarantine")
+        assert vmm.stats()["created_bytes"] == 0
+        vmm.create_handle(2 * M).release()
+    faultlib.check_group(group, [0, 1])
+
+
+def test_full_shm():
+    def inside():
+        assert faultlib.LIBC.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=48m") == 0
+        with faultlib.Job(_full_shm, 2) as job:
+            assert [job.reap(r) for r in range(2)] == [0, 0]
+        assert faultlib.shm_bytes() == 0
+
+    faultlib.in_namespace(faultlib.CLONE_NEWNS, inside)
