@@ -11,11 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "st_atomic.h"
+
 static uint32_t refuse_mmap; /* peers' mappings fail as long as it is set */
 
 static void *test_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t off)
 {
-    if (fd >= 0 && (flags & MAP_FIXED) && __atomic_load_n(&refuse_mmap, __ATOMIC_ACQUIRE)) {
+    if (fd >= 0 && (flags & MAP_FIXED) && st_load_acquire_32(&refuse_mmap)) {
         errno = ENOMEM;
         return MAP_FAILED;
     }
@@ -260,7 +262,7 @@ static void peer_process(int fd, struct hall *h)
     until_passed(c, 0); /* what is gone is let go all the same */
     h->seen[4] = (uint64_t)st_ensure_mapped(c, h->va, PAGE, 0);
     h->seen[5] = (uint64_t)st_shadow_follow(c, 0, st_log_head(c, 0), 1);
-    __atomic_store_n(&refuse_mmap, 0, __ATOMIC_RELEASE);
+    st_store_release_32(&refuse_mmap, 0); /* pairs with test_mmap */
     h->seen[6] = (uint64_t)st_ensure_mapped(c, h->va, PAGE, 0);
     h->seen[7] = *(const volatile uint64_t *)(uintptr_t)h->va;
     CHECK(c->count.late_maps > 0 && c->count.late_map_ns > 0);

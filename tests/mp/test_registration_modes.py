@@ -42,7 +42,8 @@ def fresh_and_stale(g):
     x = strata.full(24 * MIB, g.rank + 1, "u1")
     where = addresses(g, x)
     if mode != "just_in_time":
-        until(lambda: all(context.ready(a, x.nbytes) for a in where), "peers' arrays mapped in the background")
+        nbytes = x.nbytes
+        until(lambda: all(context.ready(a, nbytes) for a in where), "peers' arrays mapped in the background")
     late = strata.stats()["late_maps"]
     everything = g.all_gather(x)
     assert [int(part[0]) for part in everything] == [r + 1 for r in range(g.size)]

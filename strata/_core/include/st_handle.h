@@ -97,6 +97,7 @@ static inline int st_handle_create(struct st_ctx *ctx, uint64_t npages, uint64_t
     st_quarantine_begin(ctx, &policy, &w);
     do {
         reclaimed = st_load_relaxed_64(&ctx->count.reclaimed);
+        errno = 0;
         rc = st_handle_try(ctx, npages, words);
     } while (rc == ST_ENOMEM && st_quarantine_wait(ctx, &w, reclaimed));
     st_wait_end(&w);

@@ -194,6 +194,7 @@ static inline int st_pages_wait(struct st_ctx *ctx, uint64_t npages, uint64_t *v
     st_quarantine_begin(ctx, &policy, &w);
     do {
         reclaimed = st_load_relaxed_64(&ctx->count.reclaimed);
+        errno = 0;
         rc = st_pages_try(ctx, npages, va);
     } while (rc == ST_ENOMEM && st_quarantine_wait(ctx, &w, reclaimed));
     st_wait_end(&w);

@@ -111,19 +111,32 @@ static inline uint64_t st_quarantine_reclaim(struct st_ctx *ctx)
     }
 }
 
-/* After a call lacked frames or file system.  1: call again, some have come free
- * since `reclaimed` was read.  0: nothing will. */
+/* Does a peer have frames in quarantine, which fill the file system? */
+static inline int st_quarantine_elsewhere(struct st_ctx *ctx)
+{
+    uint32_t i;
+
+    for (i = 0; i < ctx->ndies; i++)
+        if (i != ctx->rank && st_load_relaxed_64(&ctx->dies[i].reclaim_due) && st_die_alive(ctx, i))
+            return 1;
+    return 0;
+}
+
+/* After a call lacked frames or (errno says so) file system.  1: call again, some
+ * have come free since `reclaimed` was read, or may have on a peer.  0: nothing will. */
 static inline int st_quarantine_wait(struct st_ctx *ctx, struct st_waiter *w, uint64_t reclaimed)
 {
-    int err = errno, again = 1, rc = ST_OK;
+    int err = errno, again, elsewhere, rc = ST_OK;
+    uint64_t left;
 
     for (;;) {
-        uint64_t left = st_load_acquire_64(&ctx->quarantined_frames); /* pairs with st_quarantine_reclaim */
-
-        if (st_load_relaxed_64(&ctx->count.reclaimed) != reclaimed || st_quarantine_reclaim(ctx))
+        left = st_load_acquire_64(&ctx->quarantined_frames); /* pairs with st_quarantine_reclaim */
+        again = st_load_relaxed_64(&ctx->count.reclaimed) != reclaimed || st_quarantine_reclaim(ctx);
+        if (again)
             break;
-        again = left != 0 && rc != ST_ETIMEOUT;
-        if (!again)
+        elsewhere = err && st_quarantine_elsewhere(ctx);
+        again = elsewhere && rc == ST_AGAIN; /* nobody rings when a peer's come free: now and then a try */
+        if (again || rc == ST_ETIMEOUT || !(left || elsewhere))
             break;
         rc = st_wait_step(w);
     }
