@@ -221,6 +221,8 @@ static void test_mappings(void)
     CHECK_IS(st_ensure_mapped(c, va, 1, 0), ST_EREG);
     CHECK_IS(st_vmm_access(c, va, 4, ST_PAGE_MAPPED, &done), ST_OK);
     CHECK_IS(st_ensure_mapped(peer, va, 4 * PAGE, 1), ST_OK);
+    CHECK_IS(st_vmm_access(c, va, 4, ST_PAGE_MAPPED, &done), ST_OK); /* nothing new: nobody hears of it */
+    CHECK(done == 4 && st_load_relaxed_64(&st_shadow(peer, 0)[(va - c->base) / PAGE]) == st_table(c, 0)[(va - c->base) / PAGE]);
     WORD(va + 3 * PAGE) = 7;
     CHECK_IS(st_vmm_access(c, va + PAGE, 3, ST_PAGE_READ, &done), ST_OK);
     CHECK_IS(st_ensure_mapped(peer, va, PAGE, 1), ST_OK);

@@ -151,7 +151,7 @@ static inline void st_frames_refer(struct st_ctx *ctx, uint64_t frame, uint64_t 
     uint64_t i, run;
 
     for (i = 0; i < n; i++)
-        ctx->frame_refs[frame + i] += (uint32_t)by;
+        st_store_relaxed_32(&ctx->frame_refs[frame + i], ctx->frame_refs[frame + i] + (uint32_t)by);
     for (i = 0; by < 0 && i < n; i += run) {
         for (run = 0; i + run < n && ctx->frame_refs[frame + i + run] == 0; run++) {
         }

@@ -156,7 +156,7 @@ static inline int st_vmm_protect(struct st_ctx *ctx, uint64_t va, uint64_t word,
 static inline int st_vmm_access(struct st_ctx *ctx, uint64_t va, uint64_t npages, uint32_t state, uint64_t *done)
 {
     uint64_t *own = st_shadow(ctx, ctx->rank), at, i, k, run;
-    int rc, lost = 0, had;
+    int rc, changed = 0, lost = 0, had;
 
     *done = 0;
     if (!st_is_die(ctx))
@@ -170,13 +170,16 @@ static inline int st_vmm_access(struct st_ctx *ctx, uint64_t va, uint64_t npages
         rc = st_vmm_protect(ctx, st_page_va(ctx, i), own[i], run, state);
         if (rc != ST_OK)
             break;
+        *done += run;
         had = (int)ST_PTE_STATE(own[i]);
-        lost |= had != (int)state && (had == ST_PAGE_MAPPED || state == ST_PAGE_HELD);
+        if (had == (int)state)
+            continue; /* the words stay, so that peers have nothing to do */
+        changed = 1;
+        lost |= had == ST_PAGE_MAPPED || state == ST_PAGE_HELD;
         for (k = i; k < i + run; k++)
             own[k] = ST_PTE(ST_PTE_FRAME(own[k]), ST_PTE_GEN(own[k]) + 1, state);
-        *done += run;
     }
-    if (*done) {
+    if (changed) {
         st_pages_publish(ctx, at, *done);
         st_log_append(ctx, lost ? ST_LOG_UNMAP : ST_LOG_MAP, va, *done);
     }
