@@ -164,7 +164,7 @@ def _intercept() -> None:
     """With option intercept, a script's arrays are in the fabric from its first line on: join before it."""
     from strata import config
 
-    if config.get().intercept:
+    if config.load().intercept:
         from strata import bootstrap
 
         bootstrap.init()
