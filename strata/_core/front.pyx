@@ -86,7 +86,9 @@ cdef class Front(Transfers):
         q.fence = s.fence
         q.timeout_ns = deadline_of(timeout, self.context)
         if n > 1 and s.op != OP_BARRIER:
-            key = <uint64_t>itemsize << 2 | (s.in_place and not mailbox) << 1 | mailbox
+            if mailbox and s.op != OP_BROADCAST:  # whose root has nothing to write, and may not be able to
+                s.in_place = False
+            key = <uint64_t>itemsize << 2 | s.in_place << 1 | mailbox
             q.plan = self.find_plan(q.desc, q.count, key)
             if q.plan == NULL:
                 q.plan = self.miss(s, q, key, itemsize, mailbox, dtype)
@@ -122,7 +124,7 @@ cdef class Front(Transfers):
             plan = self._make_plan(
                 operation=OPERATIONS[s.like or s.op], count=s.count, itemsize=itemsize,
                 dtype=0 if dtype & RAW or s.like else dtype, redop=s.redop, root=s.root,
-                mode="mailbox" if mailbox else "zero_copy", in_place=bool(s.in_place and not mailbox),
+                mode="mailbox" if mailbox else "zero_copy", in_place=bool(s.in_place),
             )
             handle = PlanHandle(plan, self.g.n, s.mail, mailbox, s.mail >= 1 << 20)
         self.install_plan(q.desc, q.count, key, handle)

@@ -163,3 +163,20 @@ def refused(group, dtype, op):
 )  # fmt: skip
 def test_undefined_pairs_raise_type_error(pair, dtype, op):
     pair.run(refused, dtype, op)
+
+
+def broadcast_from_a_file(group, path):
+    """The root's source may be memory that cannot be written, whichever way the bytes go."""
+    for nbytes in (1, 40, 41, 8000, 100_000):
+        wanted = np.arange(nbytes, dtype="u1")
+        if group.rank == 1:
+            wanted.tofile(path)
+        x = np.memmap(path, "u1", mode="r") if group.rank == 1 else np.zeros(nbytes, "u1")
+        for later in (False, True):
+            work = group.broadcast(x, root=1, async_op=later)
+            assert ((work.wait() if later else work) == wanted).all()
+        del x, work
+
+
+def test_broadcast_of_read_only_memory(peers, tmp_path):
+    peers.run(broadcast_from_a_file, str(tmp_path / "file"))
