@@ -1,5 +1,7 @@
 """More members than fit a machine word, and than a small host has CPUs."""
 
+import time
+
 import numpy as np
 import pytest
 from collectives_play import OPERATIONS, Case, in_step, play
@@ -32,15 +34,15 @@ def everything(group):
 
 
 def late(group):
-    if group.rank in (3, 68):
-        group.recv(np.empty(1), 0)
+    if group.rank in (3, 68):  # they never come, and see that the others have given up
+        end = time.monotonic() + 60
+        while not group.broken:
+            assert time.monotonic() < end
+            time.sleep(0.001)
     else:
         with pytest.raises(strata.CollectiveTimeout) as caught:
             group.barrier(timeout=1.5)
         assert caught.value.ranks == (3, 68)
-        if group.rank == 0:
-            for peer in (3, 68):
-                group.send(np.ones(1), peer)
     assert group.broken
 
 
