@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from strata import vmm
     from strata._core.work import Work
     from strata.comm import Group, world
     from strata.errors import (
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         SpawnError,
         StrataError,
     )
-    from strata.fabric import vmm
     from strata.fabric.allocator import (
         empty_cache,
         max_memory_allocated,
@@ -160,20 +160,14 @@ _HOME = {
 }
 
 
-_MODULES = {"vmm": "strata.fabric.vmm"}  # public ones that live elsewhere
-
-
 def __getattr__(name: str) -> object:
     import importlib
 
-    if name in _MODULES:
-        value = globals()[name] = importlib.import_module(_MODULES[name])
-        return value
     for module, names in _HOME.items():
         if name in names:
             value = globals()[name] = getattr(importlib.import_module(module), name)
             return value
-    if not name.startswith("_"):  # strata.errors, without having imported it
+    if not name.startswith("_"):  # strata.errors, strata.vmm, without having imported them
         try:
             return importlib.import_module(f"strata.{name}")
         except ModuleNotFoundError as error:

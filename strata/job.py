@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 from typing import Any
 
-from strata import bootstrap, comm
+from strata import bootstrap, comm, vmm
 from strata._core import array as codes
 from strata._core import front
 from strata.dtypes import OP_CODES
 from strata.errors import InvalidArgument
-from strata.fabric import allocator, vmm
+from strata.fabric import allocator
 from strata.plan import OPERATIONS, Spec, build
 
 __all__ = ["Explanation", "explain", "finalize", "init", "initialized", "stats"]

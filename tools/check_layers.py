@@ -25,7 +25,7 @@ LAYERS = (
     ("_core",),
     ("bootstrap",),
     ("fabric",),
-    ("registration",),
+    ("registration", "vmm"),
     ("plan",),
     ("exec",),
     ("machine",),
