@@ -5,7 +5,7 @@ import random
 import pytest
 import registration_trials
 
-TRIALS = {"kill": 4, "stop": 2}
+TRIALS = {"kill": 3, "stop": 1}
 
 
 @pytest.mark.parametrize("kind", TRIALS)

@@ -26,7 +26,7 @@ def test_programs(n, mode):
     with testing.Pool(n, hbm="512M", registration=mode, pool_bytes="256M") as pool:
         pool.start()
 
-        @settings(max_examples=max(1, settings.default.max_examples // 16))
+        @settings(max_examples=max(1, settings.default.max_examples // 20))
         @given(programs)
         def check(program):
             pool.run(play, program)

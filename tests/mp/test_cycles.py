@@ -38,7 +38,7 @@ def check(before, after):
 @pytest.mark.parametrize("cache", [0, 1 << 28])
 def test_allocating_and_freeing(cache):
     with testing.Pool(4, cache_bytes=cache) as pool:
-        before, after = play(pool, cycles, 40, 32 << 20)
+        before, after = play(pool, cycles, 40, 16 << 20)
     check(before, after)
     grown = [new["log"] - old["log"] for old, new in zip(before, after, strict=True)]
     assert min(grown) >= (80 if cache == 0 else 1)  # it did map and unmap
@@ -47,7 +47,7 @@ def test_allocating_and_freeing(cache):
 @pytest.mark.parametrize("mode", ["just_in_time", "pool"])
 def test_other_modes(mode):
     with testing.Pool(4, registration=mode, pool_bytes=256 << 20) as pool:
-        check(*play(pool, cycles, 15, 32 << 20))
+        check(*play(pool, cycles, 8, 16 << 20))
 
 
 def test_sizes_that_change():
