@@ -216,7 +216,7 @@ static int small_job(uint32_t n, struct st_header *h)
 {
     CHECK_IS(st_space_layout(h, n, 2 * MIB, DIES_MAILBOX, 0), ST_OK);
     for (uint32_t i = 0; i < ST_NCANDIDATES; i++)
-        h->candidates[i] = DIES_WINDOW + (8 - i) * GIB;
+        h->candidates[i] = DIES_WINDOW + (ST_NCANDIDATES - i) * GIB;
     return object(h);
 }
 
@@ -353,20 +353,20 @@ static void agree(const uint32_t *held, int expected)
 static void test_agree_processes(uint64_t seed)
 {
     static const uint32_t none[PROCESSES] = {0, 0, 0, 0}, first[PROCESSES] = {1, 0, 0, 0},
-                          each[PROCESSES] = {1, 2, 4, 8}, last[PROCESSES] = {0x7f, 0x55, 0x2a, 0},
-                          all[PROCESSES] = {0x0f, 0, 0xf0, 0};
+                          each[PROCESSES] = {1, 2, 4, 8}, last[PROCESSES] = {0x7fff, 0x5555, 0x2aaa, 0},
+                          all[PROCESSES] = {0x0fff, 0, 0xf000, 0};
 
     agree(none, 0);
     agree(first, 1);
     agree(each, 4);
-    agree(last, 7);
+    agree(last, ST_NCANDIDATES - 1);
     agree(all, -1);
     for (int i = 0; i < 4; i++) {
         uint32_t held[PROCESSES], any = 0;
 
         for (int r = 0; r < PROCESSES; r++)
-            any |= held[r] = (uint32_t)(next(&seed) & next(&seed) & 0xff);
-        agree(held, any == 0xff ? -1 : __builtin_ctz(~any));
+            any |= held[r] = (uint32_t)(next(&seed) & next(&seed) & 0xffff);
+        agree(held, any == 0xffff ? -1 : __builtin_ctz(~any));
     }
 }
 

@@ -21,7 +21,7 @@
 #define ST_PAGE_BYTES (1ull << ST_PAGE_SHIFT)
 #define ST_HEADER_BYTES 4096u
 #define ST_MAX_DIES 1024u
-#define ST_NCANDIDATES 8u
+#define ST_NCANDIDATES 16u
 #define ST_LOG_RECORDS 1024u
 #define ST_RENDEZVOUS_SLOTS 64u
 #define ST_EXPORT_SLOTS 64u
@@ -60,8 +60,8 @@ struct st_header {
 _Static_assert(offsetof(struct st_header, token) == 56, "abi");
 _Static_assert(offsetof(struct st_header, ndies) == 152, "abi");
 _Static_assert(offsetof(struct st_header, candidates) == 160, "abi");
-_Static_assert(offsetof(struct st_header, wake_word) == 224, "abi");
-_Static_assert(sizeof(struct st_header) == 232, "abi");
+_Static_assert(offsetof(struct st_header, wake_word) == 288, "abi");
+_Static_assert(sizeof(struct st_header) == 296, "abi");
 
 /* ---- one die ------------------------------------------------------------ */
 
