@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from registration_lib import report  # noqa: E402
 from registration_lib.run import MODES, SECTIONS, Run  # noqa: E402
-from versus import Log, listed, positive, size  # noqa: E402
+from versus import Log, listed, picture, positive, size  # noqa: E402
 from versus_lib.report import machine  # noqa: E402
 
 M, G = 1 << 20, 1 << 30
@@ -83,7 +83,7 @@ def arguments(argv=None):
     p.add_argument("--cpu-bytes", type=size, metavar="B", help="mapped to see the registrar's CPU time")
     p.add_argument("--timeout", type=positive(float), default=300.0, metavar="S", help="of one call of a job (300)")
     p.add_argument("--json", metavar="FILE", help="all records, one JSON object a line, as they come")
-    p.add_argument("--plot", metavar="FILE.png", help="a picture (needs matplotlib)")
+    p.add_argument("--plot", type=picture, metavar="FILE.png", help="a picture (needs matplotlib)")
     p.add_argument("--replay", metavar="FILE", help="tables and picture from a --json file; measures nothing")
     a = p.parse_args(argv)
     if a.delay < 0 or a.held < 0:

@@ -12,6 +12,7 @@ How it measures, and how to read it: bench/README.md.
 """
 
 import argparse
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -54,6 +55,12 @@ def listed(convert, known=None):
     return split
 
 
+def picture(text):
+    if importlib.util.find_spec("matplotlib") is None:     # said now, not after all that is measured first
+        raise argparse.ArgumentTypeError("matplotlib is not there: pip install matplotlib")
+    return text
+
+
 def arguments(argv=None):
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--setup", action="store_true", help="install the peers in build/peers and end")
@@ -72,7 +79,7 @@ def arguments(argv=None):
     p.add_argument("--no-strata", action="store_true", help="the peers alone")
     p.add_argument("--mean", action="store_true", help="compare means of a timing's iterations, not medians")
     p.add_argument("--json", metavar="FILE", help="all records, one JSON object a line, as they come")
-    p.add_argument("--plot", metavar="FILE.png", help="a picture (needs matplotlib)")
+    p.add_argument("--plot", type=picture, metavar="FILE.png", help="a picture (needs matplotlib)")
     p.add_argument("--replay", metavar="FILE", help="tables and picture from a --json file; measures nothing")
     a = p.parse_args(argv)
     if a.quick and a.full:

@@ -121,9 +121,11 @@ def waste_figures(records, n, contender):
 
 def machine_lines(records):
     info = pick(records, "machine")[0]
+    busy = info["load_before"] > info["cores"] / 2
     return [f"{info['cores']} cores of {info['cpu']}, {info['memory_GiB']} GiB, /dev/shm {info['shm_GiB']} GiB, "
             f"Linux {info['kernel']}, Python {info['python']}, commit {info['commit']}, "
             f"load before the run {info['load_before']:.1f}", f"huge pages: {info['huge_pages']}",
+            *["THE MACHINE WAS BUSY before the run: its times, and what is said of claims, mean little"] * busy,
             "medians, in brackets the first and third quartile"]
 
 

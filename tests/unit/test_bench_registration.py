@@ -14,6 +14,7 @@ BENCH = ROOT / "bench"
 sys.path.insert(0, str(BENCH))
 
 import registration  # noqa: E402
+import versus  # noqa: E402
 from registration_lib import report, run  # noqa: E402
 from registration_lib.workload import Moe  # noqa: E402
 
@@ -241,9 +242,22 @@ def test_tables_and_picture_from_records(tmp_path, capsys):
     shown = capsys.readouterr().out
     for part in ("a machine", "1.13 ms", "smallest pool that holds the loop, n = 4: 2.0 MiB", "40 us", "just_in_time"):
         assert part in shown, part
-    assert "DOES NOT HOLD" not in shown and "stale" not in shown
+    assert "DOES NOT HOLD" not in shown and "stale" not in shown and "BUSY" not in shown
     if argv:
         assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_busy_machine_is_named():
+    assert "BUSY" in "".join(report.machine_lines([{**MACHINE, "load_before": 1.5}]))
+
+
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_measured(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for module in (registration, versus):
+        with pytest.raises(SystemExit) as caught:
+            module.arguments(["--plot", "p.png"])
+        assert caught.value.code == 2 and "pip install matplotlib" in capsys.readouterr().err
 
 
 def test_a_wrong_answer_or_a_failed_section_fails_the_run(tmp_path, capsys):
