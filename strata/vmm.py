@@ -186,7 +186,7 @@ def import_handle(token: bytes) -> Handle:
 
 
 def retain_handle(address: Any) -> Handle:
-    """Another handle of the memory that is mapped at an address of this die's ranges (or under an array there)."""
+    """Another handle of the memory that is mapped at an address of this die's ranges (or at an array, or a range)."""
     found = _find(bootstrap.context(), _address("retain_handle", address))
     if found is None or found[2] is None:
         raise errors.InvalidArgument(f"retain_handle: no handle is mapped at {_address('retain_handle', address):#x}")
@@ -268,7 +268,7 @@ class Attributes(NamedTuple):
 
 
 def query(address: Any) -> Attributes:
-    """What is at an address of the fabric, of this die or a peer, or below an array's first element."""
+    """What is at an address of the fabric, of this die or a peer; an array or a range is its first address."""
     context = bootstrap.context()
     va = _address("query", address)
     access, physical = core.look(context, va)
@@ -289,9 +289,13 @@ def query(address: Any) -> Attributes:
 
 
 def _address(what: str, x: Any) -> int:
-    va = x if isinstance(x, int) else memory.pointer(x)
+    if isinstance(x, AddressRange):
+        x._get(what)  # it has not been freed
+        va: int | None = x.address
+    else:
+        va = x if isinstance(x, int) else memory.pointer(x)
     if va is None:
-        raise TypeError(f"{what}: an address or an array is expected, not {type(x).__name__}")
+        raise TypeError(f"{what}: an address, an array or an AddressRange is expected, not {type(x).__name__}")
     if va < 0 or va >> 64 or bootstrap.context().owner(va) < 0:
         raise errors.InvalidArgument(f"{what}: {va:#x} is not in the fabric")
     return va

@@ -328,7 +328,9 @@ class AddressRange:
             span = self._get("free_address")
             if span.pieces:
                 mapped = sum(p.end - p.begin for p in span.pieces) * PAGE
-                raise errors.InvalidArgument(f"free_address: {limits.human(mapped)} are still mapped; unmap them first")
+                raise errors.InvalidArgument(
+                    f"free_address: {limits.human(mapped)} are still mapped; unmap them first, or close() the range"
+                )
             span.clear()
             self._span = None
 

@@ -141,6 +141,7 @@ def test_query(span, handle):
     assert seen.handle is handle and seen.handle_offset == 2 * M + 10 and seen.owner == seen.rank == 0
     assert seen.physical % M == 10 and 0 <= seen.physical < bootstrap.context().hbm_bytes
     empty = vmm.query(span.address)
+    assert vmm.query(span) == empty
     assert empty.range is span and not empty.mapped and empty.access == "none"
     assert empty.handle is None and empty.physical is None and empty.rank is None
     ordinary = vmm.query(strata.zeros(4))
@@ -151,6 +152,7 @@ def test_query(span, handle):
     wrong("not in the fabric", vmm.query, np.zeros(4))
     wrong("expected", vmm.query, "there", error=TypeError)
     wrong("no handle is mapped", vmm.retain_handle, span.address)
+    wrong("no handle is mapped", vmm.retain_handle, span)
     wrong("no handle is mapped", vmm.retain_handle, strata.zeros(4))
 
 
