@@ -52,6 +52,16 @@ def _size(text: str) -> int:
     return parse_size(text)
 
 
+def _hbm(text: str) -> int:
+    from strata.config import load
+
+    size = _size(text)
+    try:
+        return load({}, hbm_bytes=size).hbm_bytes
+    except ValueError as error:
+        raise ValueError(str(error).partition(": ")[2]) from None
+
+
 def _failure(text: str) -> str:
     if text not in ("kill", "continue"):
         raise ValueError("kill or continue expected")
@@ -61,7 +71,7 @@ def _failure(text: str) -> str:
 # names; attribute; what follows the name, None for a flag, "[=...]" if it may be left out; parser; help
 _TABLE: tuple[tuple[tuple[str, ...], str, str | None, Callable[[str], Any], str], ...] = (
     (("-n", "--np", "-np"), "n", "N", _count, "how many dies"),
-    (("--hbm",), "hbm", "SIZE", _size, "HBM of each die, sparse, as 64G or 512MiB (STRATA_HBM)"),
+    (("--hbm",), "hbm", "SIZE", _hbm, "HBM of each die, sparse, as 64G or 512MiB (STRATA_HBM)"),
     (("--timeout",), "timeout", "SECONDS", _limit, "end the job after so long, with status 124"),
     (("--grace",), "grace", "SECONDS", _seconds,
      "after a failure, until SIGTERM, and from there until SIGKILL (2)"),

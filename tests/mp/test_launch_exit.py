@@ -221,7 +221,7 @@ REFUSED = {
     ("-n", "2", "--timeout", "-1", "true"): "seconds",
     ("-n", "2", "--timeout", "nan", "true"): "seconds",
     ("-n", "2", "--hbm", "big", "true"): "not a size",
-    ("-n", "2", "--hbm", "100T", "true"): "hbm",
+    ("-n", "2", "--hbm", "100T", "true"): "--hbm 100t: allowed is a size such as",
     ("-n", "2", "--on-failure", "retry", "true"): "kill or continue",
     ("-n", "2", "--bind=1", "true"): "takes no value",
     ("-n", "2", "--intercept=much", "true"): "not a size",
