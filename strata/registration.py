@@ -250,7 +250,7 @@ def _find(context: space.Context, low: int, high: int) -> Registration | None:
 
 
 def register(x: Any) -> Registration:
-    """Registers the memory of an array, or of another object with a buffer.  Local; see the module.
+    """Registers the memory of an array, or of another object with a buffer; local.  See help("strata.registration").
 
     Joins the job first, if that has not been done.  FabricMemoryError if a buffer is needed and
     there is no room, TypeError for what has no memory of its own.

@@ -138,7 +138,7 @@ def _file_system(fd: int) -> Limit:
         "/dev/shm",
         fs.f_bavail * fs.f_frsize,
         fs.f_blocks * fs.f_frsize,
-        "enlarge it (mount -o remount,size=... /dev/shm; in a container docker --shm-size=...)",
+        "enlarge /dev/shm (mount -o remount,size=... /dev/shm; in a container docker --shm-size=...)",
     )
 
 
@@ -227,9 +227,10 @@ def shortage(
         limits.append(group)
     if limit is not None:
         free = max(0, limit - (held.reserved - held.cached))
-        limits.append(Limit("this die's limit", free, limit, "raise it (strata.set_limit(), STRATA_MEMORY_LIMIT)"))
+        cure = "raise the limit (strata.set_limit(), STRATA_MEMORY_LIMIT)"
+        limits.append(Limit("this die's limit", free, limit, cure))
     if pool:
-        limits = [Limit("the pool", held.piece, pool, "make it larger (STRATA_POOL)")]
+        limits = [Limit("the pool", held.piece, pool, "make the pool larger (STRATA_POOL)")]
         text = _pool(asked, pool, held)
     else:
         rooms = ", ".join(f"{human(x.free)} of {human(x.total)} in {x.name}" for x in limits)

@@ -5,6 +5,7 @@ Each function joins the job first if that has not been done, and concerns this d
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from strata import bootstrap
@@ -153,8 +154,10 @@ def reset_peak_memory_stats() -> None:
 def empty_cache(keep: int = 0) -> None:
     """Gives cached pages back to the host until at most ``keep`` bytes of them are left.
 
-    A pool (registration=pool) keeps its pages.  ValueError for a negative number.
+    A pool (registration=pool) keeps its pages.  ValueError for a negative number, TypeError for
+    what is not a whole number.
     """
+    keep = _whole("keep", keep)
     if keep < 0:
         raise ValueError(f"keep={keep}: bytes, 0 or more, expected")
     _heap().trim(keep)
@@ -165,9 +168,17 @@ def set_limit(nbytes: int | None) -> None:
 
     If it has more, cached pages are given back until it has not, or none are left; what is in
     use stays.  An allocation beyond the limit raises FabricMemoryError.  Option memory_limit
-    sets it at the start.  ValueError for a negative number; InvalidArgument for a pool.
+    sets it at the start.  ValueError for a negative number, TypeError for what is not a whole
+    number; InvalidArgument for a pool.
     """
-    _heap().set_limit(nbytes)
+    _heap().set_limit(None if nbytes is None else _whole("limit", nbytes))
+
+
+def _whole(name: str, nbytes: int) -> int:
+    try:
+        return operator.index(nbytes)
+    except TypeError:
+        raise TypeError(f"{name}={nbytes!r}: a whole number of bytes is expected, such as 16 << 30") from None
 
 
 def memory_summary() -> str:
@@ -189,7 +200,7 @@ def memory_summary() -> str:
         f"{human(stats['limit_bytes'])}, largest free piece {human(stats['largest_free_bytes'])}"
     )
     lines.append(
-        f"{stats['num_device_alloc']} mappings ({stats['remaps']} extensions, {human(stats['remapped_bytes'])}), "
-        f"{stats['num_device_free']} given back; {stats['num_alloc_retries']} retries, {stats['num_ooms']} refusals"
+        f"mappings {stats['num_device_alloc']} (extensions {stats['remaps']}, {human(stats['remapped_bytes'])}), "
+        f"given back {stats['num_device_free']}; retries {stats['num_alloc_retries']}, refusals {stats['num_ooms']}"
     )
     return "\n".join(lines)

@@ -44,7 +44,10 @@ __all__ = [
     "zeros_like",
 ]
 
-_FOREIGN = "this object is not in fabric memory"
+_FOREIGN = (
+    "this object is not in fabric memory; strata.array, strata.empty and their like, and numpy in strata.intercept(), "
+    "make arrays that are"
+)
 Shape = Any  # an integer, or a sequence of integers: what numpy takes
 
 

@@ -66,6 +66,8 @@ def test_memory_stats(job):
     assert strata.memory_stats()["cached_bytes"] == 0
     with pytest.raises(ValueError):
         strata.empty_cache(-1)
+    with pytest.raises(TypeError, match="keep='2M': a whole number of bytes"):
+        strata.empty_cache("2M")
 
 
 def test_snapshot(job):
@@ -129,6 +131,10 @@ def test_limit(job):
         for wrong in (-1, 1 << 63):
             with pytest.raises(ValueError):
                 strata.set_limit(wrong)
+        for wrong in ("16G", 1.5):
+            with pytest.raises(TypeError, match="a whole number of bytes is expected, such as 16 << 30"):
+                strata.set_limit(wrong)
+        assert strata.memory_stats()["limit_bytes"] == start + 2 * PAGE
     finally:
         strata.set_limit(None)
     assert strata.memory_stats()["limit_bytes"] == job.hbm_bytes
