@@ -253,7 +253,7 @@ def test_pool():
         except errors.FabricMemoryError as error:
             text = str(error)
             assert "the pool of 16.00 MiB" in text and "has 4.00 MiB in free pages" in text, text
-            assert "largest free piece is 4.00 MiB" in text and "make it larger (STRATA_POOL)" in text, text
+            assert "largest free piece is 4.00 MiB" in text and "make the pool larger (STRATA_POOL)" in text, text
             assert "6.00 MiB of array" in text and "--hbm" not in text and "cgroup" not in text, text
             assert error.limits == {"the pool": 2 * PAGE} and error.needed_bytes == 3 * PAGE
         del x, z, last
