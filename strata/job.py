@@ -57,7 +57,7 @@ def stats() -> dict[str, Any]:
     ``registration_us``    microseconds from a peer's record to its pages mapped here: (median, 99 %), or None
     ``registrar_wakes``, ``registrar_errors``  times the registrar thread was rung, and could not map
     ``late_maps``, ``late_map_ns``     times an operation found pages that were not mapped yet (phase 2), and
-                           nanoseconds that it then waited
+                           nanoseconds that it then waited; what ``barrier`` maps is not counted
     ``rescans``            times this die read a page table since it had fallen behind a whole log
     ``quarantined_bytes``  memory given back that a peer may still have mapped; ``reclaimed`` counts pages
                            that came out, ``reclaimed_unread`` those of them whose reader did not answer
