@@ -5,6 +5,7 @@
  * tsan must report: st_space_join
  */
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "dies.h"
@@ -259,6 +260,41 @@ static void test_states(void)
     close(fd);
 }
 
+/* Rank 0, which a viewer's context also has, is a die like others to it. */
+static void test_viewer(void)
+{
+    struct st_header h;
+    int fd = small_job(2, &h), ends[2], status;
+    struct st_ctx *view = calloc(1, sizeof *view); /* it has mapped the space, and nothing more */
+    char byte;
+    pid_t child;
+
+    CHECK(view);
+    CHECK_IS(st_space_map(view, fd), ST_OK);
+    CHECK(pipe(ends) == 0);
+    fflush(stdout);
+    child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        struct st_ctx *mine = enter(fd);
+
+        CHECK_IS(st_space_join(mine, 0), ST_OK);
+        CHECK(write(ends[1], "!", 1) == 1);
+        for (;;)
+            pause();
+    }
+    CHECK(read(ends[0], &byte, 1) == 1);
+    CHECK(st_die_alive(view, 0));
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
+    CHECK(!st_die_alive(view, 0));
+    close(ends[0]);
+    close(ends[1]);
+    munmap(view->control, view->control_bytes);
+    free(view);
+    close(fd);
+}
+
 static void test_agree_names_missing(void)
 {
     struct st_header h;
@@ -417,6 +453,7 @@ static void test_lost_lock(void)
     struct st_header h;
     int fd = small_job(2, &h), ends[2], status, other;
     struct st_ctx *c = enter(fd);
+    struct rlimit before, none;
     char byte;
     pid_t child;
 
@@ -437,9 +474,16 @@ static void test_lost_lock(void)
     }
     CHECK(read(ends[0], &byte, 1) == 1);
     CHECK_IS(st_space_join(c, 0), ST_OK);
-    if (st_load_relaxed_64(&c->dies[1].start_time) == st_start_time((uint32_t)child))
+    if (st_load_relaxed_64(&c->dies[1].start_time) == st_start_time((uint32_t)child)) {
         CHECK(st_die_alive(c, 1));
-    else
+        CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+        none = before;
+        none.rlim_cur = 0;
+        CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+        CHECK(st_start_time((uint32_t)child) == ST_START_UNKNOWN);
+        CHECK(st_die_alive(c, 1)); /* nobody can look: it is not dead for that */
+        CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    } else
         printf("test_space: /proc is not real here (an emulator): a lost lock was not tested\n");
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
     CHECK(!st_die_alive(c, 1));
@@ -517,6 +561,7 @@ int main(int argc, char **argv)
     test_sizes();
     test_join_refuses();
     test_states();
+    test_viewer();
     test_agree_names_missing();
     test_agree_bad_mask();
     test_agree_processes(seed);

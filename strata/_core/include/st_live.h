@@ -12,6 +12,7 @@
 #define ST_LIVE_H
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +32,10 @@ static inline struct flock st_live_lock(const struct st_ctx *ctx, uint32_t die, 
     return lock;
 }
 
-/* Start time of a process in clock ticks since boot; 0: no such process, or a
- * zombie. */
+#define ST_START_UNKNOWN UINT64_MAX /* it is there, and /proc cannot be looked at now */
+
+/* Start time of a process in clock ticks since boot; 0: no such process, or a zombie.
+ * ST_START_UNKNOWN: this process has no descriptor left, say, to look. */
 static inline uint64_t st_start_time(uint32_t pid)
 {
     char path[32], buf[1024], *p;
@@ -41,8 +44,11 @@ static inline uint64_t st_start_time(uint32_t pid)
 
     snprintf(path, sizeof path, "/proc/%u/stat", pid);
     fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
+    if (fd < 0) {
+        int seen = errno != ENOENT && errno != ESRCH;
+
+        return seen && (kill((pid_t)pid, 0) == 0 || errno == EPERM) ? ST_START_UNKNOWN : 0;
+    }
     n = read(fd, buf, sizeof buf - 1);
     close(fd);
     if (n <= 0)
@@ -86,17 +92,20 @@ static inline int st_die_process_alive(struct st_ctx *ctx, uint32_t die)
 {
     struct st_die *d = &ctx->dies[die];
     struct flock lock;
+    uint64_t started;
 
-    if (die == ctx->rank)
+    if (die == ctx->rank && st_is_die(ctx)) /* not a viewer, which has no rank, nor a forked child */
         return 1;
     if (st_load_relaxed_32(&d->dead))
         return 0;
     lock = st_live_lock(ctx, die, F_WRLCK);
     if (fcntl(ctx->fd, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK)
         return 1;
-    if (d->pid_ns && d->pid_ns == st_pid_namespace() && d->start_time &&
-        st_start_time(d->pid) == d->start_time)
-        return 1;
+    if (d->pid_ns && d->pid_ns == st_pid_namespace() && d->start_time) {
+        started = st_start_time(d->pid);
+        if (started == d->start_time || started == ST_START_UNKNOWN)
+            return 1;
+    }
     st_store_release_32(&d->dead, 1); /* pairs with nothing: a sticky hint */
     st_store_relaxed_32(&ctx->spread.cpus[die], 0); /* the dead take no CPU */
     return 0;
