@@ -27,6 +27,7 @@ Arrays that are strided, and views that reach beyond what is registered, are sta
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -84,8 +85,13 @@ class Registration:
         if not self.nbytes:
             self.reason = "it has no bytes"
             return
-        found = _file(self._low, self._high)
-        self.reason = found if isinstance(found, str) else self._share(found)
+        try:
+            found = _file(self._low, self._high)
+            self.reason = found if isinstance(found, str) else self._share(found)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self.reason = "no file descriptor is left to look what memory it is, or to open its file: raise `ulimit -n`"
         if self.reason:
             self._shift = self._low % 64  # what is aligned stays aligned
             self._memory = memory.alloc_array(self._context, self.nbytes + self._shift, np.uint8, False, heap.STAGING)
@@ -185,7 +191,9 @@ def _open(file: _File) -> int | None:
             if not stat.S_ISREG(found.st_mode) or (found.st_dev, found.st_ino) != (file.device, file.inode):
                 continue
             fd = os.open(place, flags)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
             continue
         found = os.fstat(fd)
         if (found.st_dev, found.st_ino) == (file.device, file.inode):
@@ -195,11 +203,13 @@ def _open(file: _File) -> int | None:
 
 
 def _out_of_the_way(fd: int) -> int:
-    """The same descriptor beyond the numbers that programs use."""
+    """The same descriptor beyond the numbers that programs use, if there is room (`ulimit -n`)."""
     try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64)
-    finally:
-        os.close(fd)
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64)
+    except OSError:
+        return fd
+    os.close(fd)
+    return high
 
 
 _lock = threading.RLock()  # never held while an operation runs, so that registering can wait for none

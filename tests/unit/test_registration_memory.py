@@ -44,6 +44,33 @@ def test_a_window_outlives_its_registration_as_long_as_it_is_used(job):
     assert not windows()
 
 
+def test_few_descriptors_do_and_none_is_told():
+    got = run("""
+        import mmap, os, resource
+        fd = os.memfd_create("x")
+        os.ftruncate(fd, 1 << 16)
+        x = np.frombuffer(mmap.mmap(fd, 1 << 16), "f8")
+        strata.deregister(strata.register(np.zeros(3)))
+        for spare in (0, 1, 5):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+            taken = []
+            try:
+                while True:
+                    taken.append(os.dup(0))
+            except OSError:
+                pass
+            for n in taken[len(taken) - spare :]:
+                os.close(n)
+            with strata.register(x) as r:
+                print(r.kind, "ulimit -n" in r.reason)
+            for n in taken[: len(taken) - spare]:
+                os.close(n)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        print(strata.register(x).kind)
+    """)
+    assert got == "staged True\nshared False\nshared False\nshared\n"
+
+
 def test_a_full_fabric_is_an_error_and_nothing_is_registered():
     got = run("""
         x = np.zeros(4 << 20, "u1")
