@@ -281,9 +281,7 @@ def _join_other(me: Identity, options: config.Config, deadline: float) -> int:
             ranks=(0,),
         ) from error
     fd, _ = _new_space(me.size, options)
-    thread = threading.Thread(
-        target=_serve, args=(listener, os.dup(fd), me.size - 1, deadline), daemon=True, name="strata-serve"
-    )
+    thread = threading.Thread(target=_serve, args=(listener, os.dup(fd), me.size - 1), daemon=True, name="strata-serve")
     thread.start()
     return fd
 
@@ -293,11 +291,11 @@ def _join_other(me: Identity, options: config.Config, deadline: float) -> int:
 _kept: list[space.Context] = []
 
 
-def _serve(listener: socket.socket, fd: int, clients: int, deadline: float) -> None:
+def _serve(listener: socket.socket, fd: int, clients: int) -> None:
     view = space.Context.attach(fd, config.get())
     _kept.append(view)
     with listener:
-        while time.monotonic() < deadline:
+        while True:  # also when rank 0 waits no longer: it may call init() again
             if all(view.die_info(r)["state"] != "absent" for r in range(clients + 1)):
                 return
             if select.select([listener], [], [], 0.05)[0]:
@@ -307,6 +305,7 @@ def _serve(listener: socket.socket, fd: int, clients: int, deadline: float) -> N
 _lock = threading.RLock()
 _context: space.Context | None = None
 _joined = False
+_tried: space.Context | None = None  # has joined, but not all others did: init() goes on with it
 
 
 def init(timeout: float | None = None) -> space.Context:
@@ -314,9 +313,10 @@ def init(timeout: float | None = None) -> space.Context:
 
     Idempotent.  ``timeout``: seconds to wait for the other dies (default: option
     timeout).  Raises NotInJob in a forked child of a die, CollectiveTimeout or
-    PeerDead when others do not come, ConfigError for wrong options.
+    PeerDead when others do not come, ConfigError for wrong options.  After an error it
+    may be called again, with the options of the first time.
     """
-    global _context, _joined
+    global _context, _joined, _tried
     with _lock:
         if _context is not None:
             if not _context.here:
@@ -325,22 +325,26 @@ def init(timeout: float | None = None) -> space.Context:
                 _context.rejoin()
                 _joined = True
             return _context
-        options = config.load()
+        made = _tried if _tried is not None and _tried.here else None
+        options = config.load() if made is None else made.config
         config.reset(options)
         deadline = time.monotonic() + (options.timeout if timeout is None else timeout)
         me = identify(os.environ, options)
-        if me is None:
-            fd, _ = _new_space(1, options)
-            rank = 0
-        else:
-            join = _join_strata if me.launcher == "strata" else _join_other
-            fd, rank = join(me, options, deadline), me.rank
-        made = space.Context.attach(fd, options)
-        if me is not None and made.ndies != me.size:
-            raise errors.ConfigError(f"the job has {made.ndies} dies, but this process was told {me.size}")
-        made.join(rank, max(0.0, deadline - time.monotonic()))
+        rank = 0 if me is None else me.rank
+        if made is None:
+            if me is None:
+                fd, _ = _new_space(1, options)
+            else:
+                fd = (_join_strata if me.launcher == "strata" else _join_other)(me, options, deadline)
+            made = space.Context.attach(fd, options)
+            if me is not None and made.ndies != me.size:
+                raise errors.ConfigError(f"the job has {made.ndies} dies, but this process was told {me.size}")
+        try:
+            made.join(rank, max(0.0, deadline - time.monotonic()))
+        finally:
+            _tried = made if made.published else None
         space.set_current(made)
-        _context, _joined = made, True
+        _context, _joined, _tried = made, True, None
         if options.registration == "pool":
             from strata._core import heap
 
@@ -372,8 +376,8 @@ def forget() -> None:
 
     Mappings stay, so that arrays it inherited can still be read.
     """
-    global _context, _joined
-    _context, _joined = None, False
+    global _context, _joined, _tried
+    _context, _joined, _tried = None, False, None
     space.set_current(None)
     config.reset()
 

@@ -15,6 +15,7 @@ cdef class Context:
     cdef st_ctx ctx
     cdef object __weakref__
     cdef bint attached
+    cdef public bint published  # has joined once, whether it then left or not
     cdef public object config
     cdef public object token
     cdef uint64_t timeout_ns

@@ -14,6 +14,7 @@ def format_space(
 class Context:
     config: Config
     token: str
+    published: bool
     heap: Any
     @staticmethod
     def attach(fd: int, config: Config) -> Context: ...

@@ -134,6 +134,7 @@ cdef class Context:
         memset(&self.ctx, 0, sizeof(self.ctx))
         self.ctx.fd = -1
         self.attached = False
+        self.published = False
 
     def __init__(self):
         raise TypeError("use Context.attach(fd, config)")
@@ -147,12 +148,9 @@ cdef class Context:
         cdef Context self = Context.__new__(Context)
         cdef int rc = st_space_map(&self.ctx, fd)
         if rc != ST_OK:
-            raise errors.from_status(
-                rc,
-                "the inherited descriptor is not a UB space of this version of strata"
-                if rc == ST_EABI else "cannot map the UB space's control region",
-                errno=errno,
-            )
+            what = ("the inherited descriptor is not a UB space of this version of strata" if rc == ST_EABI
+                    else "cannot map the UB space's control region")
+            raise errors.from_status(rc, what, errno=errno)
         self.attached = True
         self.config = config
         self.token = (self.ctx.header.token[0].to_bytes(8, "little")
@@ -174,18 +172,31 @@ cdef class Context:
         """Becomes die ``rank``; returns when all dies are there and a window is agreed.
 
         Raises CollectiveTimeout naming a missing rank, PeerDead, RegistrationError
-        when the dies' address spaces have no window in common.
+        when the dies' address spaces have no window in common.  It has then left, and may retry.
         """
-        cdef int rc
-        cdef uint32_t missing = 0
         cdef uint64_t ns = timeout_to_ns(timeout, self.config.timeout)
         if rank >= self.ctx.ndies:
             raise errors.InvalidArgument(f"rank {rank} in a job of {self.ctx.ndies} dies")
-        rc = st_space_private(&self.ctx)
+        if self.published:
+            st_space_return(&self.ctx)
+        else:
+            self._publish(rank)
+        try:
+            if not self.ctx.base:
+                self._agree(ns)
+            self._register()
+        except BaseException:
+            self.leave()  # peers must not wait for it
+            raise
+
+    def _publish(self, uint32_t rank):
+        cdef int rc = st_space_private(&self.ctx)
         if rc != ST_OK:
             raise errors.from_status(rc, "no address space for this die's private tables", errno=errno)
         self.ctx.wait.pauses = self.spin_budget()
         self.ctx.huge = self.config.huge_pages
+        self.ctx.lazy = self.config.registration == "just_in_time"
+        self.ctx.quarantine_ns = <uint64_t>(self.config.quarantine * 1e9)
         self.ctx.spread.me = rank
         if self.config.spread:
             self.ctx.wait.spread = &self.ctx.spread
@@ -196,6 +207,11 @@ cdef class Context:
                 f"rank {rank} of job {self.token} is or was another process; each rank joins once",
                 errno=errno, ranks=(rank,),
             )
+        self.published = True
+
+    def _agree(self, uint64_t ns):
+        cdef uint32_t missing = 0
+        cdef int rc
         with nogil:
             rc = st_space_agree(&self.ctx, ns, &missing)
         if rc == ST_EINTR:
@@ -208,16 +224,12 @@ cdef class Context:
                 ranks=(missing,), operation="init",
             )
         if rc == ST_EREG:
+            window = f"VA window of {self.ctx.seg_bytes * self.ctx.ndies >> 30} GiB"
             raise errors.RegistrationError(
-                "the dies have no free range of addresses in common for the VA window of "
-                f"{self.ctx.seg_bytes * self.ctx.ndies >> 30} GiB; set STRATA_WINDOW_BASE, lower --hbm, or "
-                "raise `ulimit -v`"
-            )
+                f"the dies have no free range of addresses in common for the {window}; "
+                "set STRATA_WINDOW_BASE, lower --hbm, or raise `ulimit -v`")
         if rc != ST_OK:
             raise errors.from_status(rc, "init failed", errno=errno)
-        self.ctx.lazy = self.config.registration == "just_in_time"
-        self.ctx.quarantine_ns = <uint64_t>(self.config.quarantine * 1e9)
-        self._register()
 
     def _register(self):
         """Starts the thread that follows the peers' metadata logs."""
@@ -239,8 +251,8 @@ cdef class Context:
 
     def rejoin(self):
         """Undoes leave() in the same process."""
-        st_space_return(&self.ctx)
         self._register()
+        st_space_return(&self.ctx)
 
     def mark_dead(self, uint32_t die):
         """What a launcher says of a process that ended before it joined."""

@@ -53,9 +53,9 @@ class Jobs:
     def __init__(self):
         self.all = []
 
-    def start(self, variables, before=""):
+    def start(self, variables, before="", *more):
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, before], env=environment(variables),
+            [sys.executable, "-c", PROGRAM, before, *more], env=environment(variables),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.all.append(process)
@@ -140,6 +140,26 @@ def test_one_that_never_comes_is_named(jobs, present, missing):
     assert process.returncode == 1
     assert "CollectiveTimeout" in err
     assert f"rank {missing}" in err or (missing == 0 and "nobody serves" in err), err
+
+
+RETRY = """
+try:
+    strata.init(timeout=0.5)
+except strata.CollectiveTimeout:
+    open(sys.argv[2], "w").close()  # the other may come
+    strata.init()
+"""
+
+
+@pytest.mark.parametrize("early", [0, 1])
+def test_init_may_be_called_again_when_others_came_too_late(jobs, tmp_path, early):
+    mark = tmp_path / "gave up"
+    first = jobs.start(LAUNCHERS["torchrun"](early, 2), RETRY, str(mark))
+    until = time.monotonic() + 60
+    while not mark.exists() and first.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    second = jobs.start(LAUNCHERS["torchrun"](1 - early, 2))
+    assert sorted(results([first, second])) == [(0, 2, 3), (1, 2, 3)]
 
 
 def test_strata_s_own_variables_come_first(monkeypatch):

@@ -1,6 +1,7 @@
 """Leaving a job and coming back, and how dies end with arrays, groups and operations alive."""
 
 import inspect
+import os
 import subprocess
 import sys
 
@@ -78,6 +79,48 @@ def test_dies_end_well(tmp_path, name):
     script.write_text(f"import numpy as np, strata\ng = strata.world()\n{ENDINGS[name]}\n")
     run = [sys.executable, "-m", "strata.launch", "-n", "3", str(script)]
     done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+NO_THREAD = """
+import os, resource, sys, time
+import numpy as np, strata, strata.comm, strata.job
+mark = open(sys.argv[1], "a")
+if os.environ["STRATA_RANK"] == "1":
+    os.setresuid(54321, 54321, 54321)  # root has no such limit
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    for _ in range(2):  # it joins; it comes back
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))
+        try:
+            strata.init()
+        except strata.StrataError as error:
+            assert "ulimit -u" in str(error), error
+        else:
+            raise AssertionError("a thread, in spite of the limit")
+        assert not strata.initialized()
+        resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
+        strata.init()
+        assert strata.initialized()
+        strata.finalize()
+    strata.init()
+    mark.write("!")
+    mark.close()
+else:
+    until = time.monotonic() + 60
+    while not os.path.getsize(sys.argv[1]) and time.monotonic() < until:
+        time.sleep(0.01)
+x = strata.ones(5000)
+assert (strata.world().all_reduce(x) == 2).all()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes a limit that another user has")
+def test_no_thread_for_the_registrar(tmp_path):
+    """init() says so, and may be called again when there is one."""
+    script = tmp_path / "no_thread.py"
+    script.write_text(NO_THREAD)
+    run = [sys.executable, "-m", "strata.launch", "-n", "2", str(script), str(tmp_path / "mark")]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
