@@ -106,7 +106,10 @@ def _options(n: int, timeout: float | None, grace: float, hbm: int | str | None)
         raise errors.InvalidArgument(f"spawn(fn, n): 1 to 1024 dies are possible, not {n!r}")
     if timeout is not None and not timeout > 0 or not grace >= 0:
         raise errors.InvalidArgument(f"timeout={timeout!r}, grace={grace!r}: seconds, 0 or more, expected")
-    size = parse_size(hbm) if isinstance(hbm, str) else hbm
+    try:
+        size = parse_size(hbm) if isinstance(hbm, str) else hbm
+    except ValueError:
+        raise errors.InvalidArgument(f"hbm={hbm!r}: bytes, or a size such as '64G', expected") from None
     return Options(n, timeout=timeout, grace=grace, hbm=size)
 
 

@@ -206,7 +206,7 @@ def test_dies_do_not_nest():
         (lambda: spawn(rank, 2, timeout=float("nan")), errors.InvalidArgument),
         (lambda: spawn(rank, 2, grace=-1), errors.InvalidArgument),
         (lambda: spawn(3, 2), TypeError),
-        (lambda: spawn(rank, 2, hbm="much"), ValueError),
+        (lambda: spawn(rank, 2, hbm="much"), errors.InvalidArgument),
         (lambda: spawn(rank, 2, hbm="100T"), errors.ConfigError),
     ],
 )
