@@ -28,7 +28,8 @@ and ``finalize()``; numpy gives their memory back to where it is from.
 * numpy does not say what an array will hold, so arrays of Python objects are made
   in fabric memory as well.  That is harmless, and of no use: operations refuse them.
 * In a forked child new arrays are ordinary, and those of its parent are its
-  parent's: they can be read, and are not copied when they are written to.
+  parent's: they can be read, and are not copied when they are written to.  A block
+  cannot begin there (NotInJob): the child is not a die.
 """
 
 from __future__ import annotations
