@@ -167,17 +167,22 @@ def import_handle(token: bytes) -> Handle:
     InvalidArgument for what is no token of this job, RegistrationError if the exporter has released the handle.
     """
     context = bootstrap.context()
-    raw = bytes(token)
+    try:
+        raw = memoryview(token).tobytes()
+    except TypeError:
+        raise TypeError(f"import_handle: a token, in bytes, is expected, not {type(token).__name__}") from None
     if len(raw) != TOKEN_BYTES or not raw.startswith(mappings.MAGIC):
         raise errors.InvalidArgument(f"import_handle: a token of export_handle() ({TOKEN_BYTES} bytes) is expected")
     _, job, die, slot, use, npages = mappings.TOKEN.unpack(raw)
     if job.hex() != context.token:
         raise errors.InvalidArgument("import_handle: the token is of another job")
-    if die >= context.ndies or slot >= core.EXPORT_SLOTS or not 0 < npages <= context.hbm_bytes // PAGE:
+    if die >= context.ndies or slot >= core.EXPORT_SLOTS or use >> 62 or not 0 < npages <= context.hbm_bytes // PAGE:
         raise errors.InvalidArgument("import_handle: the token is damaged")
     with mappings.lock:
         if die == context.rank:
             frames = mappings.offers.get((context.token, slot, use))
+            if frames is not None and frames.npages != npages:
+                raise errors.InvalidArgument("import_handle: the token is damaged")
             if frames is None or frames.offer != (slot, use):
                 raise errors.RegistrationError("import_handle: the handle has been released", ranks=(die,))
         else:

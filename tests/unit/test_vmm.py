@@ -186,10 +186,17 @@ def test_token():
     wrong("released", vmm.import_handle, token, error=errors.RegistrationError)
     wrong("token", vmm.import_handle, token[:-1])
     wrong("token", vmm.import_handle, b"x" * vmm.TOKEN_BYTES)
+    for other in ("text", 48, 1 << 60, None):
+        with pytest.raises(TypeError, match=f"a token, in bytes, is expected, not {type(other).__name__}"):
+            vmm.import_handle(other)
     wrong("another job", vmm.import_handle, token[:8] + bytes(16) + token[24:])
     wrong("damaged", vmm.import_handle, token[:24] + b"\xff" * 4 + token[28:])
     wrong("damaged", vmm.import_handle, token[:28] + b"\xff" * 4 + token[32:])
+    wrong("damaged", vmm.import_handle, token[:39] + b"\x80" + token[40:])
     wrong("damaged", vmm.import_handle, token[:40] + bytes(8))
+    with vmm.create_handle(2 * M) as one, pytest.raises(errors.InvalidArgument, match="damaged"):
+        token = one.export()
+        vmm.import_handle(token[:40] + b"\x03" + token[41:])  # another size
 
 
 def test_exports_are_limited_and_reused():
