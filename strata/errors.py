@@ -210,7 +210,8 @@ STATUS: tuple[Status, ...] = (
     Status("ST_EBROKEN", GroupBroken),
     Status("ST_EINTR", None),  # the handler's own exception is already set
     Status("ST_EREG", RegistrationError),
-    Status("ST_ENOJOB", NotInJob),
+    Status("ST_ENOJOB", NotInJob, "this process was forked from a die and is not one itself: it may read what it "
+           "inherited, but it can change nothing of the die's memory; start dies with strata-run or strata.spawn"),
     Status("ST_EABI", CorruptSpace, "the UB space was made by another version of strata"),
     Status("ST_ECORRUPT", CorruptSpace, "a value read from shared memory is out of bounds"),
     Status("ST_EUNSUPPORTED", UnsupportedType),
