@@ -208,6 +208,7 @@ class Handle:
 
 
 def new_handle(frames: core.Frames, imported: bool) -> Handle:
+    """A handle that holds these frames; ``imported``: another die's."""
     handle = object.__new__(Handle)
     handle.nbytes, handle.rank, handle.imported = frames.npages * PAGE, frames.die, imported
     handle._frames = frames

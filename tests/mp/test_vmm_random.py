@@ -138,6 +138,7 @@ class Player:
 
 def play(group, seed, rounds):
     level = Level(group)
+    errors = strata.stats()["registrar_errors"]  # earlier tests of this pool may have made some on purpose
     player = Player(group, random.Random(seed * 64 + group.rank))
     for _ in range(rounds):
         for _ in range(player.rng.randint(1, 12)):
@@ -148,7 +149,7 @@ def play(group, seed, rounds):
             player.release()
     del player
     level.check()
-    assert strata.stats()["registrar_errors"] == 0
+    assert strata.stats()["registrar_errors"] == errors
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
