@@ -22,8 +22,6 @@
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
 
-#define ST_HUGE_FRAMES 4u /* shorter runs are not worth a call that drains the kernel's lists */
-
 static inline int st_frames_punch(struct st_ctx *ctx, uint64_t frame, uint64_t n)
 {
     return fallocate(ctx->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -84,7 +82,7 @@ static inline void st_frames_huge(struct st_ctx *ctx, uint64_t va, uint64_t fram
     uint64_t at = (ctx->rank * ctx->hbm_pages + frame) << ST_PAGE_SHIFT, i;
     uint8_t *p = (uint8_t *)(uintptr_t)va;
 
-    if (!ctx->huge || n < ST_HUGE_FRAMES)
+    if (!ctx->huge)
         return;
     for (i = 0; i < n; i++) /* so that the touch below cannot be a SIGBUS */
         if (st_fallocate_quiet(ctx, at + (i << ST_PAGE_SHIFT), 4096) != 0)

@@ -44,7 +44,7 @@ static inline int st_handle_take(struct st_ctx *ctx, uint64_t want, uint64_t *wo
         return ST_ENOMEM;
     st_frames_punch(ctx, frame, *got); /* what a late writer may have left in free frames must not show */
     at = st_bits_find(ctx->page_used, ctx->seg_pages, 0, *got, 1, &room);
-    room = ctx->huge && *got >= ST_HUGE_FRAMES ? room : 0;
+    room = ctx->huge ? room : 0;
     if (room)
         st_frames_huge(ctx, st_page_va(ctx, at), frame, *got);
     rc = st_frames_reserve(ctx, frame, *got);
