@@ -72,6 +72,22 @@ def first_ratio(records, contender, how, n, op, nbytes):
     return (statistics.median(ratios) if ratios else None), ratios
 
 
+def late_growth(records, pages, sizes):
+    """n: (fresh - warm) of just_in_time over the same at the smallest n; geometric mean over operations and bytes."""
+    added = {}
+    for n, op, nbytes in cells(records):
+        having = {"n": n, "op": op, "bytes": nbytes, "contender": f"just_in_time{pages}"}
+        warm = {(r["round"], r["repeat"]): r["us"] for r in pick(records, "first", how="warm", **having)}
+        late = [r["us"] - warm[key] for r in pick(records, "first", how="ready", **having)
+                if (key := (r["round"], r["repeat"])) in warm]
+        if late and statistics.median(late) > 0:
+            added[n, op, nbytes] = statistics.median(late)
+    kinds = [c[1:] for c in added if c[0] == sizes[0] and all((n, *c[1:]) in added for n in sizes)]
+    if len(sizes) < 2 or not kinds:
+        return {}
+    return {n: gmean(added[(n, *k)] / added[(sizes[0], *k)] for k in kinds) for n in sizes}
+
+
 def at_once_ratio(records, pages, n, op, nbytes):
     """on_allocation / just_in_time, allocation and first use together."""
     having = {"n": n, "op": op, "bytes": nbytes, "how": "at_once"}
@@ -284,9 +300,11 @@ def late_claims(records, grid, pages):
         figure = ", ".join(f"n = {n}: {r:.2f}" for n, r in means.items())
         found.append(claim(f"just_in_time{pages} is several times slower than warm", figure,
                            min(means.values()) >= 2.0))
-        if len(means) > 1:
-            steps = list(means.values())
-            found.append(claim(f"just_in_time{pages} grows with n", figure, steps[-1] > 1.1 * steps[0]))
+        growth = late_growth(records, pages, list(means))
+        if growth:
+            found.append(claim(f"what just_in_time{pages} adds to a first use grows with n",
+                               ", ".join(f"n = {n}: {r:.1f} times" for n, r in growth.items()),
+                               list(growth.values())[-1] > 1.5))
     rated = {cell: r for cell in grid if (r := at_once_ratio(records, pages, *cell)[0])}
     if rated:
         worst = max(rated, key=rated.get)
