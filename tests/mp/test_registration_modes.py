@@ -83,6 +83,15 @@ def test_first_use_and_last(mode, n):
             assert s["registration_us"][0] <= s["registration_us"][1]
 
 
+def all_stopped(pid):
+    """A signal stops one thread, which then stops the others."""
+    states = set()
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/stat") as stat:
+            states.add(stat.read().rpartition(")")[2].split()[0])
+    return states == {"T"}
+
+
 def stopped(g, pids):
     """Die 2 is stopped while the others give memory back."""
     x = strata.zeros(8 * MIB, "u1")
@@ -93,6 +102,7 @@ def stopped(g, pids):
         few.barrier()
         if g.rank == 0:
             os.kill(pids[2], signal.SIGSTOP)
+            until(lambda: all_stopped(pids[2]), "the signal to reach every thread")
         try:
             few.barrier()
             del x
