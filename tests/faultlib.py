@@ -77,6 +77,15 @@ class Die:
         raise AssertionError(f"{getattr(fn, '__name__', fn)} returned {result!r}; an error was expected")
 
 
+def all_stopped(pid):
+    """Whether a process is stopped, all of it.  A signal stops one thread, which then stops the others."""
+    states = set()
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/stat") as stat:
+            states.add(stat.read().rpartition(")")[2].split()[0])
+    return states == {"T"}
+
+
 class Process:
     def __init__(self, rank, pid, pipe, inbox):
         self.rank, self.pid, self.pipe, self.inbox = rank, pid, pipe, inbox
@@ -128,9 +137,14 @@ class Job:
     # ---- what the test does to dies
 
     def kill(self, rank, number=signal.SIGKILL):
-        """Sends a signal; returns the time."""
+        """Sends a signal; returns the time.  After SIGSTOP no thread of the die runs."""
         now = time.monotonic()
-        os.kill(self.processes[rank].pid, number)
+        pid = self.processes[rank].pid
+        os.kill(pid, number)
+        while number == signal.SIGSTOP and not all_stopped(pid):
+            if time.monotonic() > now + BOUND:
+                raise AssertionError(f"die {rank} has not stopped within {BOUND} s")
+            time.sleep(0.0005)
         return now
 
     def tell(self, *ranks):

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from faultlib import Job
+from faultlib import Job, all_stopped
 
 import strata
 from strata._core import space
@@ -81,15 +81,6 @@ def test_first_use_and_last(mode, n):
         elif mode == "on_allocation" and n > 1:
             assert s["late_maps"] == 0 and s["lag_max"] > 0
             assert s["registration_us"][0] <= s["registration_us"][1]
-
-
-def all_stopped(pid):
-    """A signal stops one thread, which then stops the others."""
-    states = set()
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/stat") as stat:
-            states.add(stat.read().rpartition(")")[2].split()[0])
-    return states == {"T"}
 
 
 def stopped(g, pids):
