@@ -7,7 +7,7 @@ from typing import Any
 
 from strata import bootstrap, comm, vmm
 from strata._core import array as codes
-from strata._core import front
+from strata._core import front, space
 from strata.dtypes import OP_CODES
 from strata.errors import InvalidArgument
 from strata.fabric import allocator
@@ -51,7 +51,8 @@ def stats() -> dict[str, Any]:
     ``plan_hits/misses``   plans found in, and made for, the table of a group
     ``staged_bytes``       copied between users' arrays and fabric memory, since the arrays were
                            not fabric arrays or were strided; 0 is the aim
-    ``shadow_maps``        pages of peers that were mapped here, in ``shadow_map_calls`` calls
+    ``shadow_maps``        pages of peers that were mapped here, in ``shadow_map_calls`` calls;
+                           ``registered_bytes`` says it in bytes, ``shadow_unmaps`` counts those let go
     ``log_records``        records (of pages mapped or given back) this die appended to its metadata log
     ``registration_lag``, ``lag_max``  records of peers' logs that are not mapped here yet: now, and at most
     ``registration_us``    microseconds from a peer's record to its pages mapped here: (median, 99 %), or None
@@ -77,6 +78,7 @@ def stats() -> dict[str, Any]:
     context = bootstrap.context()
     counters: dict[str, Any] = context.counters()
     counters["registration_lag"] = context.lag()
+    counters["registered_bytes"] = counters["shadow_maps"] * space.PAGE_BYTES
     p50, p99 = context.latency_ns(0.5), context.latency_ns(0.99)
     counters["registration_us"] = None if p50 is None or p99 is None else (p50 / 1e3, p99 / 1e3)
     counters["memory"] = allocator.memory_stats()

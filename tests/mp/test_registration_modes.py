@@ -74,6 +74,7 @@ def test_first_use_and_last(mode, n):
         for _ in range(3):
             stats = dies.run(fresh_and_stale)
     for s in stats:
+        assert s["registered_bytes"] == s["shadow_maps"] * 2 * MIB
         assert s["registrar_errors"] == s["rescans"] == s["reclaimed_unread"] == 0
         if mode == "pool":  # made at the start, once: nothing is ever given back
             assert s["log_records"] == 1 and s["reclaimed"] == 0
