@@ -479,8 +479,14 @@ static void sell(struct die *die, struct market *m)
 
     for (uint64_t r = 1; r <= m->rounds; r++) {
         uint64_t n = 1 + next(&die->seed) % 4, i, spin;
+        uint32_t closing;
+        int rc;
 
-        CHECK_IS(st_handle_create(c, n, words), ST_OK);
+        do { /* frames of exports that close are not in quarantine yet */
+            closing = st_load_relaxed_32(&c->closing);
+            rc = st_handle_create(c, n, words);
+        } while (rc == ST_ENOMEM && closing && sched_yield() == 0);
+        CHECK_IS(rc, ST_OK);
         map_all(c, va, words, n, ST_PAGE_MAPPED);
         for (i = 0; i < n; i++) {
             CHECK(WORD(va + i * PAGE) == 0); /* nobody writes to what has come back */
