@@ -223,29 +223,18 @@ static inline int st_import(struct st_ctx *ctx, uint32_t die, uint32_t slot, uin
     return rc;
 }
 
-/* Have all peers that live followed this die's log to `due`, or had time enough? */
-static inline int st_import_followed(struct st_ctx *ctx, const struct st_imported *own)
-{
-    uint32_t i;
-
-    for (i = 0; i < ctx->ndies; i++)
-        if (i != ctx->rank && st_load_seqcst_64(st_cursor(ctx, ctx->rank, i)) < own->due && /* pairs with st_log_passed */
-            st_die_alive(ctx, i) && (!ctx->quarantine_ns || st_now_ns() - own->since_ns < ctx->quarantine_ns))
-            return 0;
-    return 1;
-}
-
 /* Imports that have ended here and that no peer can have mapped any more end for their
  * exporters.  `all`: the others, too. */
 static inline void st_import_sweep(struct st_ctx *ctx, int all)
 {
     struct st_imported *own;
     uint32_t index;
+    int unread;
 
     pthread_mutex_lock(&ctx->lock);
     while ((index = ctx->leaving_first) != 0) {
         own = &ctx->imported[index - 1];
-        if (!all && own->count == 0 && !st_import_followed(ctx, own))
+        if (!all && own->count == 0 && !st_quarantine_over(ctx, own->due, own->since_ns, &unread))
             break;
         st_store_relaxed_32(&ctx->leaving_first, own->next);
         if (own->next == 0)

@@ -35,22 +35,17 @@ static inline void st_quarantine_add(struct st_ctx *ctx, uint64_t frame, uint64_
         st_wake(&me->bell, &me->bell_sleepers);
 }
 
-/* Have all readers that live passed the entry's record, or had time enough? */
-static inline int st_quarantine_over(struct st_ctx *ctx, const struct st_held *h)
+/* Have all readers that live passed `due` records of this die's log?  If not, but they
+ * have had time enough since `since_ns`, that will do: *unread is 1 then. */
+static inline int st_quarantine_over(struct st_ctx *ctx, uint64_t due, uint64_t since_ns, int *unread)
 {
     uint32_t i;
 
-    for (i = 0; i < ctx->ndies; i++) {
-        if (i == ctx->rank || st_load_seqcst_64(st_cursor(ctx, ctx->rank, i)) >= h->due) /* pairs with st_log_passed */
-            continue;
-        if (!st_die_alive(ctx, i))
-            continue;
-        if (!ctx->quarantine_ns || st_now_ns() - h->since_ns < ctx->quarantine_ns)
-            return 0;
-        st_count(&ctx->count.reclaimed_unread, h->run);
-        return 1;
-    }
-    return 1;
+    *unread = 0;
+    for (i = 0; i < ctx->ndies && !*unread; i++)
+        *unread = i != ctx->rank && st_load_seqcst_64(st_cursor(ctx, ctx->rank, i)) < due && /* pairs with st_log_passed */
+                  st_die_alive(ctx, i);
+    return !*unread || (ctx->quarantine_ns && st_now_ns() - since_ns >= ctx->quarantine_ns);
 }
 
 /* The oldest run that may be freed, at most ST_RECLAIM_FRAMES of it; 0: none. */
@@ -58,14 +53,17 @@ static inline uint64_t st_quarantine_take(struct st_ctx *ctx, uint64_t *frame)
 {
     struct st_held *h, *rest;
     uint64_t n, due;
+    int unread;
 
     if (!ctx->held_first)
         return 0;
     h = &ctx->held[ctx->held_first - 1];
-    if (!st_quarantine_over(ctx, h))
+    if (!st_quarantine_over(ctx, h->due, h->since_ns, &unread))
         return 0;
     *frame = ctx->held_first - 1;
     n = h->run < ST_RECLAIM_FRAMES ? h->run : ST_RECLAIM_FRAMES;
+    if (unread)
+        st_count(&ctx->count.reclaimed_unread, n);
     if (n < h->run) {
         rest = h + n;
         *rest = (struct st_held){h->due, h->since_ns, h->next, h->run - (uint32_t)n};
