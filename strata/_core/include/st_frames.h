@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include "st_bits.h"
 #include "st_ctx.h"
 #include "st_live.h"
 
@@ -29,6 +30,24 @@ static inline int st_frames_punch(struct st_ctx *ctx, uint64_t frame, uint64_t n
                      (off_t)(n << ST_PAGE_SHIFT)) == 0
                ? ST_OK
                : ST_ESYS;
+}
+
+/* Is a frame of the whole object this die's? */
+static inline int st_frame_own(const struct st_ctx *ctx, uint64_t frame)
+{
+    return frame >= ctx->rank * ctx->hbm_pages && frame < (ctx->rank + 1) * ctx->hbm_pages;
+}
+
+/* The first of at most `want` contiguous free frames, punched; how many in *got (0: none). */
+static inline uint64_t st_frames_find(struct st_ctx *ctx, uint64_t want, uint64_t *got)
+{
+    uint64_t frame = st_bits_find(ctx->frame_used, ctx->hbm_pages, 0, want, 1, got);
+
+    if (!*got)
+        frame = st_bits_find(ctx->frame_used, ctx->hbm_pages, 0, want, 0, got);
+    if (*got)
+        st_frames_punch(ctx, frame, *got); /* what a late writer may have left in free frames must not show */
+    return frame;
 }
 
 /* A small allocation that no signal interrupts: the kernel undoes the call each

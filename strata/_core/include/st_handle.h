@@ -8,11 +8,6 @@
 
 #include "st_shadow.h"
 
-static inline int st_frame_own(const struct st_ctx *ctx, uint64_t frame)
-{
-    return frame >= ctx->rank * ctx->hbm_pages && frame < (ctx->rank + 1) * ctx->hbm_pages;
-}
-
 /* Gives frames back that nobody has seen. */
 static inline void st_handle_undo(struct st_ctx *ctx, const uint64_t *words, uint64_t npages)
 {
@@ -37,12 +32,9 @@ static inline int st_handle_take(struct st_ctx *ctx, uint64_t want, uint64_t *wo
     uint64_t frame, i, at, room = 0;
     int rc;
 
-    frame = st_bits_find(ctx->frame_used, ctx->hbm_pages, 0, want, 1, got);
-    if (!*got)
-        frame = st_bits_find(ctx->frame_used, ctx->hbm_pages, 0, want, 0, got);
+    frame = st_frames_find(ctx, want, got);
     if (!*got)
         return ST_ENOMEM;
-    st_frames_punch(ctx, frame, *got); /* what a late writer may have left in free frames must not show */
     at = st_bits_find(ctx->page_used, ctx->seg_pages, 0, *got, 1, &room);
     room = ctx->huge ? room : 0;
     if (room)
@@ -83,9 +75,7 @@ static inline int st_handle_try(struct st_ctx *ctx, uint64_t npages, uint64_t *w
  * ST_ENOMEM: HBM share or file system is full; nothing has changed then. */
 static inline int st_handle_create(struct st_ctx *ctx, uint64_t npages, uint64_t *words)
 {
-    struct st_wait_policy policy;
-    struct st_waiter w;
-    uint64_t reclaimed;
+    struct st_patience p;
     int rc;
 
     if (!st_is_die(ctx))
@@ -94,13 +84,10 @@ static inline int st_handle_create(struct st_ctx *ctx, uint64_t npages, uint64_t
         return ST_EINVAL;
     if (npages > ctx->hbm_pages)
         return ST_ENOMEM;
-    st_quarantine_begin(ctx, &policy, &w);
+    st_patience_begin(ctx, &p);
     do {
-        reclaimed = st_load_relaxed_64(&ctx->count.reclaimed);
-        errno = 0;
         rc = st_handle_try(ctx, npages, words);
-    } while (rc == ST_ENOMEM && st_quarantine_wait(ctx, &w, reclaimed));
-    st_wait_end(&w);
+    } while (st_patience_again(ctx, &p, rc));
     return rc;
 }
 

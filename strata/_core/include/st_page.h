@@ -51,7 +51,7 @@ static inline uint64_t st_pages_run(const uint64_t *words, uint64_t at, uint64_t
  * The caller holds the lock, and appends the record that is `due`. */
 static inline int st_pages_clear(struct st_ctx *ctx, uint64_t at, uint64_t n, uint64_t due)
 {
-    uint64_t *table = st_table(ctx, ctx->rank), *own = st_shadow(ctx, ctx->rank), i, k, run, w, first;
+    uint64_t *table = st_table(ctx, ctx->rank), *own = st_shadow(ctx, ctx->rank), i, k, run, w;
     int rc;
 
     for (i = at; i < at + n; i += run) {
@@ -65,9 +65,8 @@ static inline int st_pages_clear(struct st_ctx *ctx, uint64_t at, uint64_t n, ui
         for (k = i; k < i + run; k++)
             own[k] = ST_PTE(0, ST_PTE_GEN(own[k]) + 1, ST_PAGE_FREE);
         st_pages_publish(ctx, i, run);
-        first = ctx->rank * ctx->hbm_pages;
-        if (ST_PTE_FRAME(w) >= first && ST_PTE_FRAME(w) < first + ctx->hbm_pages)
-            st_frames_refer(ctx, ST_PTE_FRAME(w) - first, run, -1, due);
+        if (st_frame_own(ctx, ST_PTE_FRAME(w)))
+            st_frames_refer(ctx, ST_PTE_FRAME(w) - ctx->rank * ctx->hbm_pages, run, -1, due);
         st_count(&ctx->count.pages_unmapped, run);
     }
     return ST_OK;
@@ -80,12 +79,9 @@ static inline int st_frames_take(struct st_ctx *ctx, uint64_t at, uint64_t want,
     uint64_t frame, va = st_page_va(ctx, at), i, *own = st_shadow(ctx, ctx->rank);
     int rc, err;
 
-    frame = st_bits_find(ctx->frame_used, ctx->hbm_pages, 0, want, 1, got);
-    if (!*got)
-        frame = st_bits_find(ctx->frame_used, ctx->hbm_pages, 0, want, 0, got);
+    frame = st_frames_find(ctx, want, got);
     if (!*got)
         return ST_ENOMEM;
-    st_frames_punch(ctx, frame, *got); /* what a late writer may have left in free frames must not show */
     st_frames_huge(ctx, va, frame, *got);
     rc = st_frames_reserve(ctx, frame, *got);
     if (rc == ST_OK)
@@ -173,32 +169,29 @@ static inline int st_pages_try(struct st_ctx *ctx, uint64_t npages, uint64_t *va
     return rc;
 }
 
-/* Waits for quarantine no longer than any frame has to stay in it.  Signal
- * handlers do not run meanwhile: this is an allocation. */
-static inline void st_quarantine_begin(struct st_ctx *ctx, struct st_wait_policy *policy, struct st_waiter *w)
-{
-    *policy = ctx->wait;
-    policy->poll = NULL;
-    st_wait_begin(w, policy, NULL, NULL, (ctx->quarantine_ns ? ctx->quarantine_ns : 10000000000ull) + 1000000000ull);
-}
-
 /* st_pages_try, again while frames come out of quarantine: back-pressure on who
  * allocates faster than its peers unmap. */
 static inline int st_pages_wait(struct st_ctx *ctx, uint64_t npages, uint64_t *va)
 {
-    struct st_wait_policy policy;
-    struct st_waiter w;
-    uint64_t reclaimed;
+    struct st_patience p;
     int rc;
 
-    st_quarantine_begin(ctx, &policy, &w);
+    st_patience_begin(ctx, &p);
     do {
-        reclaimed = st_load_relaxed_64(&ctx->count.reclaimed);
-        errno = 0;
         rc = st_pages_try(ctx, npages, va);
-    } while (rc == ST_ENOMEM && st_quarantine_wait(ctx, &w, reclaimed));
-    st_wait_end(&w);
+    } while (st_patience_again(ctx, &p, rc));
     return rc;
+}
+
+/* Own pages [va, va + npages) as an index; ST_EINVAL unless the table has them
+ * all.  The caller holds the lock. */
+static inline int st_pages_within(struct st_ctx *ctx, uint64_t va, uint64_t npages, uint64_t *at)
+{
+    *at = (va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT;
+    return va % ST_PAGE_BYTES || st_owner(ctx, va) != (int64_t)ctx->rank || npages == 0 ||
+                   npages > ctx->seg_pages || *at + npages > ctx->seg_pages
+               ? ST_EINVAL
+               : ST_OK;
 }
 
 /* Pages of this die's segment, none of which may be used: with frames under
@@ -206,12 +199,11 @@ static inline int st_pages_wait(struct st_ctx *ctx, uint64_t npages, uint64_t *v
  * ST_ENOMEM: HBM share, file system or cgroup is full; nothing has changed then. */
 static inline int st_pages_map_at(struct st_ctx *ctx, uint64_t va, uint64_t npages)
 {
-    uint64_t at = (va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT;
+    uint64_t at;
 
     if (!st_is_die(ctx))
         return ST_ENOJOB;
-    if (npages == 0 || va % ST_PAGE_BYTES || st_owner(ctx, va) != (int64_t)ctx->rank ||
-        npages > ctx->seg_pages || at + npages > ctx->seg_pages)
+    if (st_pages_within(ctx, va, npages, &at) != ST_OK)
         return ST_EINVAL;
     return st_pages_wait(ctx, npages, &va);
 }
@@ -232,17 +224,6 @@ static inline int st_pages_map(struct st_ctx *ctx, uint64_t npages, uint64_t *va
     if (rc == ST_OK)
         *va = at;
     return rc;
-}
-
-/* Own pages [va, va + npages) as an index; ST_EINVAL unless the table has them
- * all.  The caller holds the lock. */
-static inline int st_pages_within(struct st_ctx *ctx, uint64_t va, uint64_t npages, uint64_t *at)
-{
-    *at = (va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT;
-    return va % ST_PAGE_BYTES || st_owner(ctx, va) != (int64_t)ctx->rank || npages == 0 ||
-                   npages > ctx->seg_pages || *at + npages > ctx->seg_pages
-               ? ST_EINVAL
-               : ST_OK;
 }
 
 /* Gives back pages [va, va + npages), any part of earlier runs.  Their addresses

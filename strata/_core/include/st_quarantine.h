@@ -142,6 +142,41 @@ static inline int st_quarantine_wait(struct st_ctx *ctx, struct st_waiter *w, ui
     return again;
 }
 
+/* An allocation's wait for frames that are in quarantine: no longer than any has to
+ * stay there. */
+struct st_patience {
+    struct st_wait_policy policy;
+    struct st_waiter waiter;
+    uint64_t reclaimed;
+};
+
+/* Before a try: errno afterwards is the try's own. */
+static inline void st_patience_try(struct st_ctx *ctx, struct st_patience *p)
+{
+    p->reclaimed = st_load_relaxed_64(&ctx->count.reclaimed);
+    errno = 0;
+}
+
+static inline void st_patience_begin(struct st_ctx *ctx, struct st_patience *p)
+{
+    p->policy = ctx->wait;
+    p->policy.poll = NULL; /* an allocation may not run signal handlers */
+    st_wait_begin(&p->waiter, &p->policy, NULL, NULL,
+                  (ctx->quarantine_ns ? ctx->quarantine_ns : 10000000000ull) + 1000000000ull);
+    st_patience_try(ctx, p);
+}
+
+/* After a try.  1: try again.  0: its outcome is final. */
+static inline int st_patience_again(struct st_ctx *ctx, struct st_patience *p, int rc)
+{
+    if (rc == ST_ENOMEM && st_quarantine_wait(ctx, &p->waiter, p->reclaimed)) {
+        st_patience_try(ctx, p);
+        return 1;
+    }
+    st_wait_end(&p->waiter);
+    return 0;
+}
+
 /* Refers to, or (by -1) lets go of, frames of this die; the caller holds the
  * lock.  Those that nothing refers to go into quarantine. */
 static inline void st_frames_refer(struct st_ctx *ctx, uint64_t frame, uint64_t n, int by, uint64_t due)
