@@ -44,7 +44,7 @@ static void *test_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_
 }
 #define fallocate test_fallocate
 #define mmap test_mmap
-#include "dies.h"
+#include "processes.h"
 #include "forks.h"
 
 enum { HBM = 24 }; /* pages */
@@ -664,33 +664,13 @@ struct hall { /* shared by the processes */
     uint64_t gone;
 };
 
-static void await(const uint64_t *word, uint64_t least)
-{
-    while (st_load_acquire_64(word) < least)
-        sched_yield();
-}
-
-static struct st_ctx *enter(int fd, uint32_t rank)
-{
-    struct st_ctx *c = calloc(1, sizeof *c);
-    uint32_t missing;
-
-    CHECK(c);
-    CHECK_IS(st_space_map(c, fd), ST_OK);
-    CHECK_IS(st_space_private(c), ST_OK);
-    c->wait = (struct st_wait_policy){.sleep_ns = 1000000, .poll_ns = 2000000};
-    CHECK_IS(st_space_join(c, rank), ST_OK);
-    CHECK_IS(st_space_agree(c, 60000000000ull, &missing), ST_OK);
-    CHECK_IS(st_registrar_begin(c), ST_OK);
-    return c;
-}
-
 static void peer_process(int fd, uint32_t rank, struct hall *h, uint64_t rounds)
 {
     struct st_ctx *c;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     c = enter(fd, rank);
+    CHECK_IS(st_registrar_begin(c), ST_OK);
     for (uint64_t r = 1; r <= rounds; r++) {
         await(&h->round, 2 * r - 1); /* mapped and written */
         if (r % 3 == 0)
@@ -741,6 +721,7 @@ static void test_processes(uint64_t rounds)
             peer_process(fd, i + 1, h, rounds);
     }
     c = enter(fd, 0);
+    CHECK_IS(st_registrar_begin(c), ST_OK);
     before = occupied(c);
     for (uint64_t r = 1; r <= rounds; r++) {
         h->stamp = r << 32;

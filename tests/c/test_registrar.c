@@ -24,7 +24,7 @@ static void *test_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_
     return mmap(at, bytes, prot, flags, fd, off);
 }
 #define mmap test_mmap
-#include "dies.h"
+#include "processes.h"
 
 enum { HBM = 16 }; /* pages */
 #define PAGE ST_PAGE_BYTES
@@ -216,26 +216,6 @@ struct hall {
     uint64_t va;
     uint64_t seen[8];
 };
-
-static void await(const uint64_t *word, uint64_t least)
-{
-    while (st_load_acquire_64(word) < least)
-        sched_yield();
-}
-
-static struct st_ctx *enter(int fd, uint32_t rank)
-{
-    struct st_ctx *c = calloc(1, sizeof *c);
-    uint32_t missing;
-
-    CHECK(c);
-    CHECK_IS(st_space_map(c, fd), ST_OK);
-    CHECK_IS(st_space_private(c), ST_OK);
-    c->wait = (struct st_wait_policy){.sleep_ns = 1000000, .poll_ns = 2000000};
-    CHECK_IS(st_space_join(c, rank), ST_OK);
-    CHECK_IS(st_space_agree(c, 60000000000ull, &missing), ST_OK);
-    return c;
-}
 
 static void peer_process(int fd, struct hall *h)
 {
