@@ -95,7 +95,7 @@ def run_unit(plan: Plan, index: int, members: Sequence[Buffers]) -> None:
 
     def places(first: str, number: str) -> list[np.ndarray]:
         found = plan.operands[int(unit[first]) :][: int(unit[number])].tolist()
-        return [members[m][buf][at : at + length] for m, buf, _, at in found]
+        return [members[m][buf][at : at + length] for m, buf, _, _, at in found]
 
     sources, targets = places("src_first", "nsrc"), places("dst_first", "ndst")
     if unit["kind"] == COPY:

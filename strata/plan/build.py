@@ -8,7 +8,7 @@ from typing import Any
 
 from strata.errors import InvalidArgument
 from strata.plan import cost as costs
-from strata.plan.frontends import frontend
+from strata.plan import topology as topologies
 from strata.plan.operations import remote
 from strata.plan.partition import POLICIES
 from strata.plan.plan import Plan
@@ -28,34 +28,37 @@ def build(
     path: str | None = None,
     policy: str = "balanced",
     cost: costs.Cost = costs.HOST,
-    tiers: costs.Tiers = costs.one_host,
+    topology: topologies.Topology = topologies.HOST,
     local_first: bool = False,
 ) -> Plan:
     """The plan of member ``rank`` for ``spec``, on ``cores`` of its cores.
 
     ``algorithm`` and ``path``: None leaves them to the library.  ``policy``: "balanced" or
-    "naive", how units are shared among cores.  ``tiers`` and ``cost`` describe the machine;
+    "naive", how units are shared among cores.  ``topology`` and ``cost`` describe the machine;
     the defaults, one host.  ``local_first``: the die's own part before its peers' (default
     after).  InvalidArgument (a ValueError) for anything that does not exist.
     """
     spec = normal(spec)
-    algorithm, path = choose(spec, algorithm, path)
+    chosen, path = choose(spec, algorithm, path, topology)
     if not 0 <= rank < spec.nranks:
         raise InvalidArgument(f"rank is {rank} of {spec.nranks} members", operation=spec.operation)
     if not 1 <= cores <= MAX_CORES:
         raise InvalidArgument(f"cores is {cores}, not 1 to {MAX_CORES}", operation=spec.operation)
     if policy not in POLICIES:
         raise InvalidArgument(f"policy is {policy!r}, not one of {', '.join(POLICIES)}")
-    slices = frontend(spec, rank)
-    made = schedule(slices, spec, rank, cores, policy=policy, cost=cost, tiers=tiers, local_first=local_first)
+    slices = chosen.slices(spec, rank, topology)
+    made = schedule(
+        slices, spec, rank, cores, policy=policy, cost=cost, tiers=topology.tiers, local_first=local_first
+    )
     return Plan(
         spec=spec,
         rank=int(rank),
-        algorithm=algorithm,
+        algorithm=chosen.name,
         path=path,
         policy=policy,
         cores=int(cores),
         needs_done=spec.mode == "zero_copy" and remote(spec),
+        scratch=chosen.scratch(spec, rank, topology),
         slices=slices,
         **made._asdict(),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,15 +11,6 @@ from strata.plan.records import NTIERS
 
 KIB = 1 << 10
 NO_CAP = 1 << 16
-
-# (rank, peers as an int array) -> tier of each pair as an int array, codes of st_tier
-Tiers = Callable[[int, np.ndarray], np.ndarray]
-
-
-def one_host(rank: int, peers: np.ndarray) -> np.ndarray:
-    """All dies of a host are equally near."""
-    return np.zeros(len(peers), np.int64)
-
 
 def _derived() -> np.ndarray:
     return field(init=False, repr=False, compare=False)

@@ -12,21 +12,27 @@ import numpy as np
 
 from strata.errors import StrataError
 from strata.plan.records import (
+    ACCUMULATE,
     BUFFER_NAMES,
     COPY,
     DTYPE_BYTES,
     DTYPE_NAMES,
+    MAX_FLAGS,
     NBUFS,
     NONE,
     OP_NAMES,
     OPERAND_DTYPE,
+    PARTIAL,
     PLAN_VERSION,
     PUSH,
     REDUCE,
     SLICE_DTYPE,
+    SYNC,
+    SYNC_SLICE,
     TIER_NAMES,
     UNIT_DTYPE,
     UNIT_NAMES,
+    partial_bytes,
 )
 from strata.plan.spec import Spec, normal
 
@@ -37,7 +43,7 @@ ARRAYS = {
     "core_begin": np.dtype("<u4"),
     "buffer_bytes": np.dtype("<u8"),
 }
-SCALARS = ("rank", "algorithm", "path", "policy", "cores", "needs_done", "makespan_ps", "bound_ps")
+SCALARS = ("rank", "algorithm", "path", "policy", "cores", "needs_done", "scratch", "makespan_ps", "bound_ps")
 
 
 class PlanError(StrataError, ValueError):
@@ -59,6 +65,7 @@ class Plan:
     ``slices``        SLICE_DTYPE: the slice map it was made from
     ``needs_done``    peers read or write members' own arrays, so the operation ends with a
                       second synchronisation; the same on all dies
+    ``scratch``       bytes of fabric memory that the die lends to the operation
     ``makespan_ps``   when the model's last core is done; ``bound_ps``: no partition of these
                       units is faster (average load, largest unit)
     """
@@ -70,6 +77,7 @@ class Plan:
     policy: str
     cores: int
     needs_done: bool
+    scratch: int
     slices: np.ndarray
     units: np.ndarray
     operands: np.ndarray
@@ -184,7 +192,9 @@ class Plan:
         dst = self.operands[unit["dst_first"] :][: unit["ndst"]]
         name = UNIT_NAMES[int(unit["kind"])] + (f" {OP_NAMES[unit['op']]}" if unit["op"] else "")
         tier = TIER_NAMES[unit["tier"]]
-        return f"{name} {unit['bytes']} B, {_operands(dst)} <- {_operands(src)}  {tier}"
+        if not len(src):
+            return f"{name}{_order(unit)}"
+        return f"{name} {unit['bytes']} B, {_operands(dst)} <- {_operands(src)}  {tier}{_order(unit)}"
 
 
 def _some(lines, limit: int) -> list[str]:
@@ -195,23 +205,34 @@ def _some(lines, limit: int) -> list[str]:
     return [*shown, f"    ... {more} more"] if more else shown
 
 
+def _order(record: np.void) -> str:
+    """The flags of a unit or slice."""
+    text = "" if record["wait_flag"] == NONE else f"  after {record['wait_peer']}.flag{record['wait_flag']}"
+    return text if record["post_flag"] == NONE else f"{text}  posts flag{record['post_flag']}"
+
+
 def _operands(operands: np.ndarray) -> str:
-    shown = [f"{o['member']}.{BUFFER_NAMES[o['buf']]}+{o['offset']}" for o in operands[:4]]
+    shown = [
+        f"{o['member']}.{BUFFER_NAMES[o['buf']]}{'~' if o['flags'] & PARTIAL else ''}+{o['offset']}"
+        for o in operands[:4]
+    ]
     return " ".join(shown) + (f" ... {len(operands) - 4} more" if len(operands) > 4 else "")
 
 
 def _slice(s: np.void) -> str:
     src, dst = BUFFER_NAMES[s["src_buf"]], BUFFER_NAMES[s["dst_buf"]]
     op = f" {OP_NAMES[s['op']]}" if s["op"] else ""
+    if s["kind"] == SYNC_SLICE:
+        return f"sync{_order(s)}"
     if s["kind"] == PUSH:
-        return f"push{op} {s['bytes']} B, {s['peer']}.{dst}+{s['dst']} <- own {src}+{s['src']}"
-    return f"pull{op} {s['bytes']} B, own {dst}+{s['dst']} <- {s['peer']}.{src}+{s['src']}"
+        return f"push{op} {s['bytes']} B, {s['peer']}.{dst}+{s['dst']} <- own {src}+{s['src']}{_order(s)}"
+    return f"pull{op} {s['bytes']} B, own {dst}+{s['dst']} <- {s['peer']}.{src}+{s['src']}{_order(s)}"
 
 
 def _problem(plan: Plan) -> str | None:
     """What is malformed in a plan, or None."""
     units, operands, n = plan.units, plan.operands, plan.spec.nranks
-    for name in ("rank", "cores", "makespan_ps", "bound_ps"):
+    for name in ("rank", "cores", "scratch", "makespan_ps", "bound_ps"):
         if type(getattr(plan, name)) is not int or getattr(plan, name) < 0:
             return f"{name} is {getattr(plan, name)!r}"
     if not plan.rank < n or not plan.cores:
@@ -223,26 +244,33 @@ def _problem(plan: Plan) -> str | None:
         return "core_begin falls"
     if plan.buffer_bytes.shape != (n, NBUFS):
         return f"buffer_bytes has shape {plan.buffer_bytes.shape}, not {(n, NBUFS)}"
-    copies, reduces = units["kind"] == COPY, units["kind"] == REDUCE
+    kind = units["kind"]
+    copies, reduces, syncs, adds = (kind == k for k in (COPY, REDUCE, SYNC, ACCUMULATE))
     nsrc, ndst = units["nsrc"].astype(np.int64), units["ndst"].astype(np.int64)
     src, dst = units["src_first"].astype(np.int64), units["dst_first"].astype(np.int64)
+    mean = units["op"] == OP_NAMES.index("avg")
     wrong = {
-        "an unknown kind": ~(copies | reduces),
-        "an operator that does not go with its kind": (units["op"] != 0) != reduces,
+        "an unknown kind": ~(copies | reduces | syncs | adds),
+        "an operator that does not go with its kind": (units["op"] != 0) != (reduces | adds),
         "an unknown operator": units["op"] >= len(OP_NAMES),
+        "a mean that is accumulated atomically": adds & mean,
         "an unknown dtype": units["dtype"] >= len(DTYPE_NAMES),
         "an unknown tier": units["tier"] >= len(TIER_NAMES),
-        "a copy's sources": copies & (nsrc != 1),
-        "no operands": (nsrc == 0) | (ndst == 0),
+        "other than one source": (copies | adds) & (nsrc != 1),
+        "no operands": ~syncs & ((nsrc == 0) | (ndst == 0)),
         "operands beyond the table": np.maximum(src + nsrc, dst + ndst) > len(operands),
-        "no bytes": units["bytes"] == 0,
-        "split elements": reduces & _splits(units),
-        "too many bytes": units["bytes"] >= 1 << 62,
+        "no bytes": ~syncs & (units["bytes"] == 0),
+        "operands or bytes, though it only synchronises": syncs & ((nsrc + ndst != 0) | (units["bytes"] != 0)),
+        "split elements": (reduces | adds) & _splits(units),
+        "too many bytes": units["bytes"] >= 1 << 60,
         "another core's number": units["core"] != np.repeat(np.arange(plan.cores), np.diff(begin)),
         "reserved bits set": (units["flags"] != 0) | units["reserved"].any(axis=1),
+        "a total that is no mean's": (units["total"] != 0) & ~mean,
+        "wait_flag or wait_peer without the other": (units["wait_flag"] == NONE) != (units["wait_peer"] == NONE),
+        "wait_peer out of the group": (units["wait_peer"] < NONE) | (units["wait_peer"] >= n),
+        "a flag out of range": np.maximum(units["wait_flag"], units["post_flag"]) >= MAX_FLAGS,
+        "a negative flag": np.minimum(units["wait_flag"], units["post_flag"]) < NONE,
     }
-    for name in ("wait_peer", "wait_flag", "post_flag"):
-        wrong[f"{name} set, which this version does not know"] = units[name] != NONE
     for what, where in wrong.items():
         if where.any():
             return f"unit {int(where.argmax())} has {what}"
@@ -256,17 +284,27 @@ def _splits(units: np.ndarray) -> np.ndarray:
 
 
 def _operand_problem(plan: Plan, src, dst, nsrc, ndst) -> str | None:
-    operands, n = plan.operands, plan.spec.nranks
+    units, operands, n = plan.units, plan.operands, plan.spec.nranks
     wrong = (operands["member"] < 0) | (operands["member"] >= n) | (operands["buf"] >= NBUFS)
-    wrong |= operands["pad"].any(axis=1) | (operands["offset"] >= 1 << 62)
+    wrong |= operands["pad"].any(axis=1) | (operands["offset"] >= 1 << 62) | (operands["flags"] > PARTIAL)
     if wrong.any():
         return f"operand {int(wrong.argmax())} is no place of a member's buffer"
     place = operands["member"].astype(np.int64) * NBUFS + operands["buf"]
     room = plan.buffer_bytes.reshape(-1)
+    element = np.array([max(size, 1) for size in DTYPE_BYTES], np.uint64)[units["dtype"]]
+    wide = _WIDE[units["dtype"], units["op"]]
     for first, number in ((src, nsrc), (dst, ndst)):
         unit = np.repeat(np.arange(len(number)), number)
         which = np.arange(len(unit)) - np.repeat(np.cumsum(number) - number - first, number)
-        beyond = operands["offset"][which] + plan.units["bytes"][unit] > room[place[which]]
+        partial = operands["flags"][which] != 0
+        stray = partial & (units["kind"][unit] != REDUCE)
+        if stray.any():
+            return f"unit {int(unit[stray.argmax()])} has a partial operand, though it does not reduce"
+        length = np.where(partial, units["bytes"][unit] // element[unit] * wide[unit], units["bytes"][unit])
+        beyond = operands["offset"][which] + length > room[place[which]]
         if beyond.any():
             return f"unit {int(unit[beyond.argmax()])} reaches beyond buffer_bytes"
     return None
+
+
+_WIDE = np.array([[partial_bytes(d, o) for o in range(len(OP_NAMES))] for d in range(len(DTYPE_NAMES))], np.uint64)

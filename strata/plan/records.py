@@ -9,20 +9,23 @@ import numpy as np
 
 from strata.dtypes import DTYPES, OPS
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 # Buffers of a member
 SRC, OUT, SCRATCH = 0, 1, 2
 NBUFS = 3
 BUFFER_NAMES = ("SRC", "OUT", "SCRATCH")
 
-# Slice kinds and flags
-PULL, PUSH = 1, 2
-TRANSIENT = 1
+# Kinds and flags of slices
+PULL, PUSH, SYNC_SLICE = 1, 2, 3
+SLICE_NAMES = {PULL: "pull", PUSH: "push", SYNC_SLICE: "sync"}
+TRANSIENT, ATOMIC, PARTIAL_SRC, PARTIAL_DST = 1, 2, 4, 8
+SLICE_FLAGS = TRANSIENT | ATOMIC | PARTIAL_SRC | PARTIAL_DST
 
-# Unit kinds
-COPY, REDUCE = 1, 2
-UNIT_NAMES = {COPY: "copy", REDUCE: "reduce"}
+# Kinds of units; flags of operands
+COPY, REDUCE, SYNC, ACCUMULATE = 1, 2, 3, 4
+UNIT_NAMES = {COPY: "copy", REDUCE: "reduce", SYNC: "sync", ACCUMULATE: "accumulate"}
+PARTIAL = 1
 
 # Distance classes of a pair of dies
 TIER_NAMES = ("local", "sio", "l1", "l2")
@@ -34,6 +37,19 @@ DTYPE_BYTES = (0, *(size for _, _, size in DTYPES[1:]))  # raw bytes are no elem
 OP_NAMES = OPS
 
 NONE = -1  # of wait_peer, wait_flag, post_flag
+MAX_FLAGS = 1 << 20  # flags of a member in one operation; executors may have fewer
+
+
+def partial_bytes(dtype: int, op: int) -> int:
+    """Bytes of an element of a partial reduction: what kernels accumulate in.
+
+    float32 for the floats that are smaller, 64-bit integers for a mean of integers, else the dtype
+    itself.  A partial mean is a sum: whoever makes the element whole divides by ``total``.
+    """
+    name = DTYPE_NAMES[dtype]
+    if name in ("f16", "bf16", "f8e4m3fn", "f8e5m2"):
+        return 4
+    return 8 if OP_NAMES[op] == "avg" and name[0] in "iu" else DTYPE_BYTES[dtype]
 
 
 def _record(itemsize: int, **fields: tuple[str, int]) -> np.dtype:
@@ -60,14 +76,16 @@ SLICE_DTYPE = _record(
     wait_peer=("<i4", 32),
     wait_flag=("<i4", 36),
     post_flag=("<i4", 40),
-    flags=("<u4", 44),
+    flags=("<u2", 44),
+    step=("<u2", 46),
 )
 
 OPERAND_DTYPE = _record(
     16,
     member=("<i4", 0),
     buf=("u1", 4),
-    pad=("(3,)u1", 5),
+    flags=("u1", 5),
+    pad=("(2,)u1", 6),
     offset=("<u8", 8),
 )
 
@@ -89,5 +107,7 @@ UNIT_DTYPE = _record(
     wait_flag=("<i4", 36),
     post_flag=("<i4", 40),
     slice=("<u4", 44),
-    reserved=("(16,)u1", 48),
+    total=("<u2", 48),
+    step=("<u2", 50),
+    reserved=("(12,)u1", 52),
 )

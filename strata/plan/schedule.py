@@ -13,7 +13,7 @@ import numpy as np
 
 from strata.errors import InvalidArgument
 from strata.plan import partition
-from strata.plan.cost import Cost, Tiers
+from strata.plan.cost import Cost
 from strata.plan.frontends._common import LINE, grain
 from strata.plan.records import (
     COPY,
@@ -23,10 +23,13 @@ from strata.plan.records import (
     PULL,
     PUSH,
     REDUCE,
+    SYNC_SLICE,
     TRANSIENT,
     UNIT_DTYPE,
 )
 from strata.plan.spec import Spec
+from strata.plan.steps import schedule_steps
+from strata.plan.topology import Tiers
 
 MAX_UNITS = 1 << 14  # of a die, beyond one for each bundle; larger operations get larger units
 
@@ -79,6 +82,11 @@ def schedule(
     the die's own comes last, or first with ``local_first``.  Reductions go before copies.
     """
     _check(slices)
+    if _stepped(slices):
+        *arrays, loads, largest = schedule_steps(
+            slices, spec, rank, cores, policy=policy, cost=cost, tiers=tiers, local_first=local_first
+        )
+        return Units(*arrays, int(loads.max()), max(largest, -(-int(loads.sum()) // cores)))
     tier = np.asarray(tiers(rank, slices["peer"].astype(np.int64)), np.int64)
     turn = _turns(slices["peer"], rank, spec.nranks, local_first)
     bundles = _fuse(slices, rank, tier, turn, spec, cost)
@@ -108,15 +116,25 @@ def schedule(
 
 
 def _check(slices: np.ndarray) -> None:
-    """InvalidArgument for what no executor of this version can do."""
-    push = slices["kind"] == PUSH
-    if not (push | (slices["kind"] == PULL)).all():
-        raise InvalidArgument("a slice is neither a pull nor a push")
-    if (slices["op"] * push).any():
-        raise InvalidArgument("a push with an operator needs atomic write-back, not made yet")
-    for name in ("wait_peer", "wait_flag", "post_flag"):
-        if (slices[name] != NONE).any():
-            raise InvalidArgument(f"{name} orders steps, and plans of several are not made yet")
+    """InvalidArgument for slices that are none."""
+    kind = slices["kind"]
+    if not ((kind == PULL) | (kind == PUSH) | (kind == SYNC_SLICE)).all():
+        raise InvalidArgument("a slice is neither a pull nor a push nor a synchronisation")
+    if ((slices["bytes"] == 0) != (kind == SYNC_SLICE)).any():
+        raise InvalidArgument("a transfer of no bytes, or a synchronisation with some")
+    if ((slices["wait_flag"] == NONE) != (slices["wait_peer"] == NONE)).any():
+        raise InvalidArgument("a slice has one of wait_peer and wait_flag without the other")
+    if (np.diff(slices["step"].astype(np.int64)) < 0).any():
+        raise InvalidArgument("steps fall along the slices")
+
+
+def _stepped(slices: np.ndarray) -> bool:
+    """Whether anything but free order of plain transfers is asked for."""
+    if not len(slices):
+        return False
+    flags = (slices["flags"] & ~np.uint16(TRANSIENT)).any() or (slices["op"] * (slices["kind"] == PUSH)).any()
+    ordered = any((slices[name] != NONE).any() for name in ("wait_flag", "post_flag"))
+    return bool(flags or ordered or slices["step"][-1] or (slices["kind"] == SYNC_SLICE).any())
 
 
 def _turns(peer: np.ndarray, rank: int, nranks: int, local_first: bool) -> np.ndarray:

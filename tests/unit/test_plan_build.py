@@ -227,7 +227,7 @@ def test_wrong_specs_raise(what):
 def test_wrong_options_raise_and_name_what_there_is():
     spec = cases.spec("all_gather", 1, 2)
     with pytest.raises(ValueError, match="full_mesh"):
-        build(spec, 0, algorithm="ring")
+        build(spec, 0, algorithm="no_such")
     with pytest.raises(ValueError, match="mte"):
         build(spec, 0, path="sdma")
     with pytest.raises(ValueError, match="balanced"):
@@ -255,7 +255,8 @@ def test_slices_that_no_executor_knows_are_refused(monkeypatch):
 
     refused("neither", kind=7)
     refused("atomic", op=1)
-    refused("wait_flag", wait_flag=0)
+    refused("without the other", wait_flag=0)
+    refused("steps fall", step=[2, 1, 0])
     refused("different operators", op=[1, 2, 0])
     refused("pushed nowhere", flags=1, src=999)
 

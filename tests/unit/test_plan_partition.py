@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from strata.plan import build, partition, verify
 from strata.plan.cost import NO_CAP, Cost
+from strata.plan.topology import Topology
 
 # A supernode: latencies and rates by distance, 24 cores fill a port
 MACHINE = Cost(
@@ -19,11 +20,7 @@ MACHINE = Cost(
 )
 
 
-def two_nodes(rank, peers):
-    """32 dies: two per package, 16 per node."""
-    peers = np.asarray(peers)
-    tier = np.where(peers // 16 == rank // 16, 2, 3)
-    return np.where(peers == rank, 0, np.where(peers // 2 == rank // 2, 1, tier))
+TWO_NODES = Topology(2, 16)  # 32 dies: two per package, 16 per node
 
 
 def columns(data, units, peers):
@@ -92,8 +89,8 @@ def test_makespan_is_near_the_bound(cores):
     """32 ranks in two nodes, 128 MiB each: LPT within 2 % of its bound, never worse than naive."""
     spec = cases.spec("all_gather", 32 << 20, 32)
     for rank in (0, 17):
-        plan = build(spec, rank, cores, cost=MACHINE, tiers=two_nodes)
-        worse = build(spec, rank, cores, cost=MACHINE, tiers=two_nodes, policy="naive")
+        plan = build(spec, rank, cores, cost=MACHINE, topology=TWO_NODES)
+        worse = build(spec, rank, cores, cost=MACHINE, topology=TWO_NODES, policy="naive")
         assert plan.bound_ps <= plan.makespan_ps <= 1.02 * plan.bound_ps
         assert plan.makespan_ps <= worse.makespan_ps
         assert plan.bound_ps == worse.bound_ps
@@ -102,18 +99,18 @@ def test_makespan_is_near_the_bound(cores):
 
 
 def test_loads_are_what_the_model_says():
-    plan = build(cases.spec("all_gather", 1 << 20, 4), 1, 3, cost=MACHINE, tiers=two_nodes)
+    plan = build(cases.spec("all_gather", 1 << 20, 4), 1, 3, cost=MACHINE, topology=TWO_NODES)
     tier, nbytes = plan.units["tier"], plan.units["bytes"].astype(np.int64)
     expected = MACHINE.alpha_ps[tier] + np.rint(nbytes * MACHINE.ps_per_byte[tier]).astype(np.int64)
     loads = np.bincount(plan.units["core"], expected, minlength=3)
     assert plan.makespan_ps == loads.max()
     assert plan.bound_ps == max(expected.max(), -(-int(expected.sum()) // 3))
     peers = plan.operands["member"][plan.units["src_first"]]
-    assert (tier == two_nodes(1, peers)).all()
+    assert (tier == TWO_NODES.tiers(1, peers)).all()
 
 
 def test_reduction_costs_each_leg():
-    plan = build(cases.spec("all_reduce", 4096, 4), 0, cost=MACHINE, tiers=two_nodes)
+    plan = build(cases.spec("all_reduce", 4096, 4), 0, cost=MACHINE, topology=TWO_NODES)
     legs = [0, 1, 2, 2, 1, 2, 2]  # four sources, then pushes
     each = round(4096 * sum(1e3 / MACHINE.gbps[t] for t in legs))
     assert plan.makespan_ps == 700_000 + each
@@ -147,6 +144,6 @@ def test_skew_is_spread_over_stripes():
 def test_plans_of_many_cores_are_proved(operation, policy):
     spec = cases.spec(operation, 1 << 20, 32)
     cost = Cost(MACHINE.alpha_us, MACHINE.gbps, (1 << 18,) * 4, (2,) * 4)
-    made = cases.plans(spec, cores=48, policy=policy, cost=cost, tiers=two_nodes)
+    made = cases.plans(spec, cores=48, policy=policy, cost=cost, topology=TWO_NODES)
     verify(made)
     assert all(len(plan.core_begin) == 49 for plan in made)

@@ -80,9 +80,13 @@ def test_codes_are_those_of_the_headers():
         records.SCRATCH,
     )
     assert plan["ST_NBUFS"] == records.NBUFS == len(records.BUFFER_NAMES)
-    assert (plan["ST_SLICE_PULL"], plan["ST_SLICE_PUSH"]) == (records.PULL, records.PUSH)
-    assert plan["ST_SLICE_TRANSIENT"] == records.TRANSIENT
-    assert (plan["ST_UNIT_COPY"], plan["ST_UNIT_REDUCE"]) == (records.COPY, records.REDUCE)
+    for code, name in records.SLICE_NAMES.items():
+        assert plan[f"ST_SLICE_{name.upper()}"] == code
+    for name in ("TRANSIENT", "ATOMIC", "PARTIAL_SRC", "PARTIAL_DST"):
+        assert plan[f"ST_SLICE_{name}"] == getattr(records, name)
+    for code, name in records.UNIT_NAMES.items():
+        assert plan[f"ST_UNIT_{name.upper()}"] == code
+    assert plan["ST_OPERAND_PARTIAL"] == records.PARTIAL
     assert plan["ST_NTIERS"] == records.NTIERS == len(records.TIER_NAMES)
     for code, name in enumerate(records.TIER_NAMES):
         assert plan[f"ST_TIER_{name.upper()}"] == code

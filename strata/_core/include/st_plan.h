@@ -5,41 +5,63 @@
  * core_begin[cores + 1], where core c runs units[core_begin[c]] up to
  * units[core_begin[c + 1]], in that order.  Unit u reads operands
  * [src_first, src_first + nsrc) and writes operands [dst_first, dst_first + ndst),
- * `bytes` bytes at each.  Plans are files too: append, never renumber. */
+ * `bytes` bytes at each.
+ *
+ * Order between units of different cores and dies is made by flags.  Flag f of a
+ * member is raised, once in an operation, when all units of that member's plan
+ * whose post_flag is f are done; a unit with wait_flag f begins after flag f of
+ * member wait_peer (which may be its own) is raised, and sees what those units wrote.
+ *
+ * A partial operand holds accumulators in place of elements: float32 for smaller
+ * floats, 64-bit sums for a mean of integers, else the dtype itself; a partial
+ * mean is a sum.  `bytes` counts the dtype's bytes all the same: element i of a
+ * partial operand is at offset + i * (bytes of an accumulator).
+ *
+ * Plans are files too: append, never renumber. */
 #ifndef ST_PLAN_H
 #define ST_PLAN_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define ST_PLAN_VERSION 1
+#define ST_PLAN_VERSION 2
 
 /* A member's buffers in one operation.  In mailbox mode SRC is the member's mailbox. */
 enum st_buf {
     ST_BUF_SRC = 0,
     ST_BUF_OUT = 1,
-    ST_BUF_SCRATCH = 2,
+    ST_BUF_SCRATCH = 2, /* fabric memory that lasts as long as the operation */
     ST_NBUFS = 3
 };
 
 /* Zero is no kind: a zeroed record is an error, not a copy. */
 enum st_slice_kind {
     ST_SLICE_PULL = 1, /* read the peer's src_buf, write own dst_buf */
-    ST_SLICE_PUSH = 2  /* read own src_buf, write the peer's dst_buf */
+    ST_SLICE_PUSH = 2, /* read own src_buf, write the peer's dst_buf */
+    ST_SLICE_SYNC = 3  /* no bytes: all that follows waits; post_flag tells that all before it is done */
 };
 
 enum st_slice_flags {
     /* The destination is a value on its way to pushes of the same range;
      * a scheduler that fuses them with this slice does not store it. */
-    ST_SLICE_TRANSIENT = 1
+    ST_SLICE_TRANSIENT = 1,
+    ST_SLICE_ATOMIC = 2, /* dst = dst op src, element by element, whoever else does so at the same time */
+    ST_SLICE_PARTIAL_SRC = 4, /* the source is, the destination becomes a partial operand */
+    ST_SLICE_PARTIAL_DST = 8
 };
 
 enum st_unit_kind {
     ST_UNIT_COPY = 1,  /* nsrc == 1; each destination receives the source's bytes */
-    ST_UNIT_REDUCE = 2 /* combine nsrc operands in their order by `op`, write each
-                        * destination once; AVG divides by nsrc.  A destination may
-                        * be the very range of a source, never a shifted one */
+    ST_UNIT_REDUCE = 2, /* combine nsrc operands in their order by `op`, write each
+                         * destination once; AVG divides by `total` (0: by nsrc) where a
+                         * destination is not partial.  A destination may be the very
+                         * range of a source, never a shifted one */
+    ST_UNIT_SYNC = 3,   /* no operands, no bytes: waits, posts, or both */
+    ST_UNIT_ACCUMULATE = 4 /* nsrc == 1; each destination = destination op source, by atomic
+                            * read-modify-write of each element; not AVG, nothing partial */
 };
+
+enum st_operand_flags { ST_OPERAND_PARTIAL = 1 };
 
 enum st_tier {
     ST_TIER_LOCAL = 0,
@@ -50,7 +72,7 @@ enum st_tier {
 };
 
 /* One remote transfer as a frontend states it.  For reductions (op != 0) pulls
- * with one destination are the operands, in the order of the list. */
+ * with one destination and step are the operands, in the order of the list. */
 struct st_slice {
     int32_t peer; /* member index in the group */
     uint8_t kind; /* enum st_slice_kind */
@@ -60,16 +82,18 @@ struct st_slice {
     uint64_t src; /* byte offsets in the buffers */
     uint64_t dst;
     uint64_t bytes;
-    int32_t wait_peer; /* ordering, for algorithms of several steps; -1 none */
+    int32_t wait_peer; /* flags, as in st_unit; -1 none */
     int32_t wait_flag;
     int32_t post_flag;
-    uint32_t flags; /* enum st_slice_flags */
+    uint16_t flags; /* enum st_slice_flags */
+    uint16_t step;  /* never falls along the list; slices of one step may run in any order */
 };
 
 struct st_operand {
     int32_t member; /* whose buffer */
     uint8_t buf;    /* enum st_buf */
-    uint8_t pad[3]; /* zero */
+    uint8_t flags;  /* enum st_operand_flags */
+    uint8_t pad[2]; /* zero */
     uint64_t offset;
 };
 
@@ -85,12 +109,14 @@ struct st_unit {
     uint32_t src_first; /* indices in the operand array */
     uint32_t dst_first;
     uint32_t flags; /* zero */
-    uint64_t bytes; /* per operand; whole elements in a reduction; never zero */
-    int32_t wait_peer; /* as in st_slice: -1 in every plan of one step */
+    uint64_t bytes; /* per operand; whole elements in a reduction; zero in ST_UNIT_SYNC alone */
+    int32_t wait_peer; /* -1: waits for nothing */
     int32_t wait_flag;
-    int32_t post_flag;
+    int32_t post_flag; /* -1: posts nothing */
     uint32_t slice; /* the (first) slice it was cut from, for messages */
-    uint8_t reserved[16]; /* zero */
+    uint16_t total; /* operands of the mean, of which some are in partial ones */
+    uint16_t step;  /* of its slices */
+    uint8_t reserved[12]; /* zero */
 };
 
 _Static_assert(sizeof(struct st_slice) == 48, "st_slice");
@@ -106,11 +132,13 @@ _Static_assert(offsetof(struct st_slice, wait_peer) == 32, "st_slice.wait_peer")
 _Static_assert(offsetof(struct st_slice, wait_flag) == 36, "st_slice.wait_flag");
 _Static_assert(offsetof(struct st_slice, post_flag) == 40, "st_slice.post_flag");
 _Static_assert(offsetof(struct st_slice, flags) == 44, "st_slice.flags");
+_Static_assert(offsetof(struct st_slice, step) == 46, "st_slice.step");
 
 _Static_assert(sizeof(struct st_operand) == 16, "st_operand");
 _Static_assert(offsetof(struct st_operand, member) == 0, "st_operand.member");
 _Static_assert(offsetof(struct st_operand, buf) == 4, "st_operand.buf");
-_Static_assert(offsetof(struct st_operand, pad) == 5, "st_operand.pad");
+_Static_assert(offsetof(struct st_operand, flags) == 5, "st_operand.flags");
+_Static_assert(offsetof(struct st_operand, pad) == 6, "st_operand.pad");
 _Static_assert(offsetof(struct st_operand, offset) == 8, "st_operand.offset");
 
 _Static_assert(sizeof(struct st_unit) == 64, "st_unit");
@@ -130,6 +158,8 @@ _Static_assert(offsetof(struct st_unit, wait_peer) == 32, "st_unit.wait_peer");
 _Static_assert(offsetof(struct st_unit, wait_flag) == 36, "st_unit.wait_flag");
 _Static_assert(offsetof(struct st_unit, post_flag) == 40, "st_unit.post_flag");
 _Static_assert(offsetof(struct st_unit, slice) == 44, "st_unit.slice");
-_Static_assert(offsetof(struct st_unit, reserved) == 48, "st_unit.reserved");
+_Static_assert(offsetof(struct st_unit, total) == 48, "st_unit.total");
+_Static_assert(offsetof(struct st_unit, step) == 50, "st_unit.step");
+_Static_assert(offsetof(struct st_unit, reserved) == 52, "st_unit.reserved");
 
 #endif

@@ -1,0 +1,50 @@
+"""Algorithms: ways to carry out an operation, each one function from a spec to a die's slices.
+
+``full_mesh`` is the frontends' own: every member works with every other directly, in one step.
+The others are one file each, and users add theirs (``register``).
+"""
+
+from __future__ import annotations
+
+from strata.errors import InvalidArgument
+from strata.plan.algorithms import full_mesh
+from strata.plan.algorithms.algorithm import Algorithm
+from strata.plan.spec import Spec
+from strata.plan.topology import Topology
+
+__all__ = ["Algorithm", "available", "get", "names", "register"]
+
+_BUILTIN: tuple[Algorithm, ...] = (full_mesh.FULL_MESH,)
+_ALL: dict[str, Algorithm] = {a.name: a for a in _BUILTIN}
+
+
+def names() -> tuple[str, ...]:
+    """All algorithms' names, the library's own first."""
+    return tuple(_ALL)
+
+
+def register(algorithm: Algorithm) -> Algorithm:
+    """Adds a user's algorithm, or replaces one of the same name; InvalidArgument for a built-in name."""
+    if algorithm.name in {a.name for a in _BUILTIN}:
+        raise InvalidArgument(f"algorithm {algorithm.name!r} is the library's own; give yours another name")
+    _ALL[algorithm.name] = algorithm
+    return algorithm
+
+
+def get(name: str, spec: Spec, topology: Topology) -> Algorithm:
+    """The algorithm of that name, if it can do ``spec``; else InvalidArgument that says why, and what can."""
+    found = _ALL.get(name)
+    if found is None:
+        why = f"there is no algorithm {name!r}"
+    else:
+        reason = found.refusal(spec, topology)
+        if reason is None:
+            return found
+        why = f"algorithm {name!r} is not available for {spec.operation}: {reason}"
+    can = ", ".join(a.name for a in available(spec, topology))
+    raise InvalidArgument(f"{why}; there is {can}", operation=spec.operation)
+
+
+def available(spec: Spec, topology: Topology) -> list[Algorithm]:
+    """The algorithms that can do ``spec``."""
+    return [a for a in _ALL.values() if a.refusal(spec, topology) is None]

@@ -1,0 +1,25 @@
+"""full_mesh: every member pulls what it needs from every other, in one step (StrataCL, full-mesh abstraction)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strata.plan.algorithms.algorithm import Algorithm
+from strata.plan.frontends import frontend
+from strata.plan.spec import OPERATIONS, Spec
+from strata.plan.topology import Topology
+
+
+def slices(spec: Spec, rank: int, topology: Topology) -> np.ndarray:
+    """The die's slices, SLICE_DTYPE."""
+    return frontend(spec, rank)
+
+
+FULL_MESH = Algorithm(
+    "full_mesh",
+    frozenset(OPERATIONS),
+    slices,
+    exposes_out=False,
+    order="rank order, one unit takes all operands: the same bits on every die",
+    mailbox=True,
+)

@@ -1,0 +1,48 @@
+"""How far a group's members are from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from strata.errors import InvalidArgument
+
+LOCAL, SIO, L1, L2 = range(4)
+
+# (rank, peers as an int array) -> tier of each pair as an int array, codes of st_tier
+Tiers = Callable[[int, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Members in the group's order fill packages of ``package`` dies and nodes of ``node`` dies.
+
+    Two members are SIO neighbours in one package, L1 in one node, L2 otherwise; a die is local
+    to itself.  ``flat``: everything is one memory and all are local (a host).  InvalidArgument
+    if a node is no whole number of packages.
+    """
+
+    package: int = 1
+    node: int = 1
+    flat: bool = False
+
+    def __post_init__(self) -> None:
+        if self.package < 1 or self.node < self.package or self.node % self.package:
+            raise InvalidArgument(f"a node of {self.node} dies is not made of packages of {self.package}")
+
+    def tiers(self, rank: int, peers: np.ndarray) -> np.ndarray:
+        """Tier of each pair (rank, peer), int64."""
+        peers = np.asarray(peers, np.int64)
+        if self.flat:
+            return np.zeros(len(peers), np.int64)
+        far = np.full(len(peers), L2, np.int64)
+        far[peers // self.node == rank // self.node] = L1
+        far[peers // self.package == rank // self.package] = SIO
+        far[peers == rank] = LOCAL
+        return far
+
+
+HOST = Topology(2, 16, flat=True)  # one memory; its packages and nodes are what hierarchical algorithms go by
+CM384 = Topology(2, 16)
