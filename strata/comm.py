@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from strata import bootstrap, errors, failure, staging
+from strata import bootstrap, errors, failure, selection, staging
 from strata._core import array as codes
 from strata._core.collective import Collectives
 from strata._core.front import OPERATIONS
@@ -20,7 +20,8 @@ from strata._core.space import Context
 from strata.dtypes import OP_CODES, OPS
 from strata.plan.build import PlanCache
 from strata.plan.operations import sizes
-from strata.plan.select import choose
+from strata.plan.plan import Plan, PlanError
+from strata.plan.select import Ask
 from strata.plan.spec import Spec
 
 __all__ = ["Group", "world"]
@@ -39,7 +40,8 @@ class Group(Collectives):
 
     All operations take ``timeout`` (seconds to wait for the members; None: option timeout,
     inf: for ever) and ``async_op=True`` (returns a Work at once; its wait() returns what the
-    call would); ``algorithm`` and ``path`` choose how, None leaves it to the library.  Any
+    call would); ``algorithm``, ``path``, ``cores`` (emulated cores of this die at most) and
+    ``partition`` choose how, None leaves it to the library (``strata.explain`` says why).  Any
     numpy array is accepted; those outside the fabric, and strided ones, are staged when they
     are too large for a mailbox.  They raise CollectiveMismatch on all members that did not
     ask for the same (the group stays usable), PeerDead, CollectiveTimeout and GroupBroken;
@@ -56,6 +58,7 @@ class Group(Collectives):
         _groups.add(self)
         self._calls: dict[Any, int] = {}
         self._cache = PlanCache()
+        self._selector = selection.Selector(self.size)
 
     def __repr__(self) -> str:
         return f"<strata.Group {self.name}: rank {self.rank} of {self.size}, world ranks {list(self.ranks)}>"
@@ -64,7 +67,8 @@ class Group(Collectives):
 
     def scatter(self, src: np.ndarray | None, out: np.ndarray | None = None, root: int = 0, *,
                 timeout: float | None = None, async_op: bool = False,
-                algorithm: str | None = None, path: str | None = None) -> Any:  # fmt: skip
+                algorithm: str | None = None, path: str | None = None, cores: int | None = None,
+                partition: str | None = None) -> Any:  # fmt: skip
         """Part i of the root's ``src`` (size equal parts along axis 0) goes to member i.
 
         ``src`` counts on the root only and may be None elsewhere.  ``out``: the shape of a
@@ -74,7 +78,7 @@ class Group(Collectives):
         """
         if not 0 <= root < self.size:
             raise ValueError(f"root={root}: a number in the group, 0 to {self.size - 1}, is expected")
-        self._check("scatter", algorithm, path)
+        variant = self._variant("scatter", algorithm, path, cores, partition)
         if self.rank == root:
             if src is None:
                 raise TypeError("scatter: src must be an array on the root")
@@ -93,7 +97,7 @@ class Group(Collectives):
                 self.abstain(timeout)
                 raise
         assert out is not None  # for type checkers
-        return self.scatter_into(src if self.rank == root else None, out, root, timeout, async_op)
+        return self.scatter_into(src if self.rank == root else None, out, root, timeout, async_op, variant)
 
     def _headers(self, op: int, root: int, out: np.ndarray | None, timeout: float | None) -> np.ndarray:
         """What each member's part looks like; CollectiveMismatch if they do not agree with the root."""
@@ -119,7 +123,8 @@ class Group(Collectives):
 
     def all_to_all_v(self, src: np.ndarray, send_counts: Iterable[int], out: np.ndarray | None = None,
                      recv_counts: Iterable[int] | None = None, *, timeout: float | None = None,
-                     async_op: bool = False, algorithm: str | None = None, path: str | None = None) -> Any:  # fmt: skip
+                     async_op: bool = False, algorithm: str | None = None, path: str | None = None,
+                     cores: int | None = None, partition: str | None = None) -> Any:  # fmt: skip
         """``send_counts[i]`` rows of axis 0 of ``src``, packed in order, go to member i.
 
         ``recv_counts``: rows that come from each member; None: they are exchanged (they
@@ -129,7 +134,7 @@ class Group(Collectives):
         that is too short, and rows that differ raise CollectiveMismatch on all members
         before any byte moves.
         """
-        self._check("all_to_all_v", algorithm, path)
+        variant = self._variant("all_to_all_v", algorithm, path, cores, partition)
         send = self._row_counts("send_counts", send_counts)
         recv = None if recv_counts is None else self._row_counts("recv_counts", recv_counts)
         if not isinstance(src, np.ndarray) or src.ndim == 0:
@@ -148,7 +153,7 @@ class Group(Collectives):
         try:
             source, target = self._rows(src, out, total)
             spec = Spec("all_to_all_v", itemsize=row, nranks=n, counts=counts)
-            plan = self._cache.get(spec, self.rank)
+            plan = self._plan(spec, variant)
             handle = PlanHandle(plan, n, 0, False, int(counts.sum()) * row >= 1 << 20)
         except Exception:
             self.abstain(timeout)
@@ -277,18 +282,32 @@ class Group(Collectives):
     # ---- what the core asks of this class ------------------------------------------------
 
     def _make_plan(self, *, operation: str, count: int, itemsize: int, dtype: int, redop: int, root: int,
-                   mode: str, in_place: bool) -> Any:  # fmt: skip
-        spec = Spec(operation, count, itemsize, dtype, redop, root, self.size, mode, None, in_place)
-        plan = self._cache.get(spec, self.rank)
-        limits = np.array([(*sizes(spec, m), 0) for m in range(self.size)], np.uint64)
+                   mode: str, in_place: bool, variant: int) -> Any:  # fmt: skip
+        return self._plan(
+            Spec(operation, count, itemsize, dtype, redop, root, self.size, mode, None, in_place), variant
+        )
+
+    def _plan(self, spec: Spec, variant: int) -> Plan:
+        choice = self._selector.choose(spec, variant)
+        where = self._selector.settings.topology
+        plan = self._cache.get(spec, self.rank, choice.cores, algorithm=choice.algorithm.name, path=choice.path,
+                               policy=choice.partition, topology=where)  # fmt: skip
+        everyone = range(self.size)
+        limits = np.array([(*sizes(spec, m), choice.algorithm.scratch(spec, m, where)) for m in everyone], np.uint64)
         if (plan.buffer_bytes > limits).any():
-            raise AssertionError(f"a plan for {spec} reaches beyond its buffers")
+            raise PlanError(f"{choice.algorithm.name} reaches beyond its buffers in {spec}")
         return plan
 
-    def _check(self, op: str, algorithm: str | None, path: str | None, src: Any = None, redop: str = "") -> None:
-        """Refuses what cannot be: before anything is started, on this die."""
-        choose(Spec(op, nranks=self.size), algorithm, path)
-        if src is not None and not codes.reducible(src.dtype, OP_CODES[redop]):
+    def _variant(self, operation: str, *ask: Any) -> int:
+        """The number of what is asked for; refuses what cannot be, before anything is started."""
+        return self._selector.number(operation, *ask) if any(a is not None for a in ask) else 0
+
+    def asked(self, variant: int) -> Ask:
+        """What a call asked for, by its number."""
+        return self._selector.ask(variant)
+
+    def _check_reducible(self, op: str, src: Any, redop: str) -> None:
+        if not codes.reducible(src.dtype, OP_CODES[redop]):
             good = [name for name, code in OP_CODES.items() if codes.reducible(src.dtype, code)]
             can = f"it takes {', '.join(good)}" if good else "this dtype can only be moved"
             raise errors.UnsupportedType(f"{op}: op={redop!r} of {src.dtype} is not defined; {can}", operation=op)
@@ -300,9 +319,9 @@ class Group(Collectives):
         failure.raise_transfer(self, status, info)
 
     def _stage(self, op: int, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any, result: Any,
-               timeout: Any, async_op: bool, redop: int, root: int) -> Any:  # fmt: skip
+               timeout: Any, async_op: bool, redop: int, root: int, variant: int) -> Any:  # fmt: skip
         return staging.run(self, OPERATIONS[op], stage_src, stage_out, mailbox, src, out, result, timeout, async_op,
-                           OPS[redop] if redop else None, root)  # fmt: skip
+                           OPS[redop] if redop else None, root, variant)  # fmt: skip
 
     def _temporary(self, a: np.ndarray, empty: bool) -> np.ndarray:
         staging.check_access(self, a, empty)

@@ -139,6 +139,11 @@ class Config:
     cache_bytes: int = _option(256 * MIB, _size(0, 1 << 44), "Free fabric memory that a die keeps for reuse before it gives frames back.")
     memory_limit: int = _option(1 << 44, _size(0, 1 << 44), "Most fabric memory that a die reserves, its cache included; its HBM is a limit anyway.")
     pool_bytes: int = _option(GIB, _size(FRAME, 1 << 44, FRAME), "All the fabric memory of a die, mapped at start-up, if registration is pool.", env="STRATA_POOL")
+    cores: int = _option(1, _integer(1, 4096), "Emulated cores of a die that an operation may use.")
+    algorithm: str = _option("", _TEXT, 'Algorithm of all operations ("ring"), or of some ("all_reduce=ring,broadcast=binomial"); else the library chooses.')
+    partition: str = _option("balanced", _choice("balanced", "naive"), "How an operation's units are shared among cores; naive gives each peer its own cores.")
+    table: str = _option("", _TEXT, "File of measured times (strata tune) that the choice of algorithms goes by, in place of the cost model.")
+    topology: str = _option("", _TEXT, 'Dies of a package and of a node that hierarchical algorithms go by, such as "2x16".')
     intercept: bool = _option(False, _FLAG, "Make numpy's own arrays fabric memory, in all threads, from init() to finalize().")
     intercept_min_bytes: int = _option(KIB, _size(0, 1 << 44), "Bytes of the smallest numpy array that interception makes fabric memory.")
     # fmt: on

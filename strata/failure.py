@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from strata import errors
 from strata._core import array, front
 from strata.dtypes import OPS
+from strata.plan import algorithms
 
 __all__ = ["describe", "raise_collective", "raise_transfer"]
 
@@ -37,6 +38,8 @@ def describe(desc: int, count: int) -> str:
     words.append(f"of {count} {array.dtype_name(dtype)}")
     if name in _ROOTED:
         words.append(f"with root {root}")
+    if desc >> 49:
+        words.append(f"by {algorithms.by_digest(desc >> 49)}")
     return " ".join(words)
 
 

@@ -44,7 +44,7 @@ def check_access(group: Any, a: np.ndarray, writes: bool) -> None:
 
 
 def run(group: Any, op: str, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any,
-        result: Any, timeout: Any, async_op: bool, redop: str | None, root: int) -> Any:  # fmt: skip
+        result: Any, timeout: Any, async_op: bool, redop: str | None, root: int, variant: int) -> Any:  # fmt: skip
     """Runs an operation on temporaries and copies the output back."""
     try:
         if src is not None:
@@ -56,6 +56,8 @@ def run(group: Any, op: str, stage_src: bool, stage_out: bool, mailbox: bool, sr
         group.abstain(timeout)  # the others must not wait for this die
         raise
     kwargs: dict[str, Any] = {"timeout": timeout, "async_op": async_op}
+    if op != "scatter":
+        kwargs.update(group.asked(variant)._asdict())
     if redop is not None:
         kwargs["op"] = redop
     if op == "broadcast":
@@ -64,7 +66,7 @@ def run(group: Any, op: str, stage_src: bool, stage_out: bool, mailbox: bool, sr
     elif op in ("reduce", "gather"):
         done = getattr(group, op)(temporary_src, temporary_out, root, **kwargs)
     elif op == "scatter":
-        done = group.scatter_into(temporary_src, temporary_out, root, timeout, async_op)
+        done = group.scatter_into(temporary_src, temporary_out, root, timeout, async_op, variant)
     else:
         done = getattr(group, op)(temporary_src, temporary_out, **kwargs)
     if async_op:

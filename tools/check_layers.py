@@ -29,7 +29,7 @@ LAYERS = (
     ("plan",),
     ("exec",),
     ("machine",),
-    ("failure", "staging"),
+    ("failure", "staging", "selection"),
     ("comm",),
     ("job",),
     ("profile",),

@@ -16,6 +16,8 @@ class Collectives(Front):
         async_op: bool = False,
         algorithm: str | None = None,
         path: str | None = None,
+        cores: int | None = None,
+        partition: str | None = None,
     ) -> Any: ...
     def all_gather(
         self,
@@ -26,6 +28,8 @@ class Collectives(Front):
         async_op: bool = False,
         algorithm: str | None = None,
         path: str | None = None,
+        cores: int | None = None,
+        partition: str | None = None,
     ) -> Any: ...
     def reduce_scatter(
         self,
@@ -37,6 +41,8 @@ class Collectives(Front):
         async_op: bool = False,
         algorithm: str | None = None,
         path: str | None = None,
+        cores: int | None = None,
+        partition: str | None = None,
     ) -> Any: ...
     def all_to_all(
         self,
@@ -47,6 +53,8 @@ class Collectives(Front):
         async_op: bool = False,
         algorithm: str | None = None,
         path: str | None = None,
+        cores: int | None = None,
+        partition: str | None = None,
     ) -> Any: ...
     def broadcast(
         self,
@@ -57,6 +65,8 @@ class Collectives(Front):
         async_op: bool = False,
         algorithm: str | None = None,
         path: str | None = None,
+        cores: int | None = None,
+        partition: str | None = None,
     ) -> Any: ...
     def reduce(
         self,
@@ -69,6 +79,8 @@ class Collectives(Front):
         async_op: bool = False,
         algorithm: str | None = None,
         path: str | None = None,
+        cores: int | None = None,
+        partition: str | None = None,
     ) -> Any: ...
     def gather(
         self,
@@ -80,7 +92,15 @@ class Collectives(Front):
         async_op: bool = False,
         algorithm: str | None = None,
         path: str | None = None,
+        cores: int | None = None,
+        partition: str | None = None,
     ) -> Any: ...
     def scatter_into(
-        self, src: NDArray[Any] | None, out: NDArray[Any], root: int, timeout: float | None, async_op: bool
+        self,
+        src: NDArray[Any] | None,
+        out: NDArray[Any],
+        root: int,
+        timeout: float | None,
+        async_op: bool,
+        variant: int = 0,
     ) -> Any: ...

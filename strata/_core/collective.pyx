@@ -66,7 +66,8 @@ cdef class Collectives(Front):
     All of them: any numpy array is accepted; fabric arrays are used where they lie, others
     (and strided ones) are staged.  ``timeout``: seconds to wait for the members (None: option
     timeout; inf: for ever).  ``async_op=True`` returns a Work at once; its wait() returns what the
-    call would.  ``algorithm`` and ``path``: None leaves them to the library.  Errors:
+    call would.  ``algorithm``, ``path`` (mte), ``cores`` (emulated cores of this die at most) and
+    ``partition`` (balanced, naive) say how; None leaves it to the library.  Errors:
     CollectiveMismatch on all members if they do not ask for the same (the group stays usable),
     PeerDead, CollectiveTimeout, GroupBroken; TypeError and ValueError on the member whose
     arguments are wrong, before anything begins.
@@ -93,7 +94,8 @@ cdef class Collectives(Front):
         s.fence = 1
         return self.launch(&s, &none, &none, None, None, None, timeout, async_op)
 
-    def all_reduce(self, src, out=None, op="sum", *, timeout=None, async_op=False, algorithm=None, path=None):
+    def all_reduce(self, src, out=None, op="sum", *, timeout=None, async_op=False, algorithm=None, path=None,
+                   cores=None, partition=None):
         """Reduces element by element over the members; all get the result.
 
         ``src``, ``out``: one shape and dtype on all members; ``out`` None: in place.  ``op``: sum
@@ -107,8 +109,10 @@ cdef class Collectives(Front):
         look(src, &a)
         s.op = OP_ALL_REDUCE
         s.redop = redop_code(op)
-        if algorithm is not None or path is not None or not st_reduce_supported(a.dtype, s.redop):
-            self._check("all_reduce", algorithm, path, src, op)
+        if not st_reduce_supported(a.dtype, s.redop):
+            self._check_reducible("all_reduce", src, op)
+        if algorithm is not None or path is not None or cores is not None or partition is not None:
+            s.variant = self._variant("all_reduce", algorithm, path, cores, partition)
         if out is None or out is src:
             out = src
             b = a
@@ -126,7 +130,8 @@ cdef class Collectives(Front):
         s.in_place = a.data == b.data
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
 
-    def all_gather(self, src, out=None, *, timeout=None, async_op=False, algorithm=None, path=None):
+    def all_gather(self, src, out=None, *, timeout=None, async_op=False, algorithm=None, path=None,
+                   cores=None, partition=None):
         """Every member gets all members' ``src``, in the order of the group.
 
         ``src``: one shape and dtype on all members.  ``out``: (size, *src.shape) or, joined along
@@ -137,8 +142,8 @@ cdef class Collectives(Front):
         cdef Array a, b
         memset(&s, 0, sizeof(s))
         look(src, &a)
-        if algorithm is not None or path is not None:
-            self._check("all_gather", algorithm, path)
+        if algorithm is not None or path is not None or cores is not None or partition is not None:
+            s.variant = self._variant("all_gather", algorithm, path, cores, partition)
         if out is None or not fits(src, out, self.g.n):
             out = self._out_for("all_gather", src, out, self.size)
         look(out, &b)
@@ -150,7 +155,8 @@ cdef class Collectives(Front):
             self._check_overlap("all_gather", src, out)
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
 
-    def reduce_scatter(self, src, out=None, op="sum", *, timeout=None, async_op=False, algorithm=None, path=None):
+    def reduce_scatter(self, src, out=None, op="sum", *, timeout=None, async_op=False, algorithm=None, path=None,
+                       cores=None, partition=None):
         """Reduces, and leaves part i of the result with member i.
 
         ``src``: size equal parts along axis 0.  ``out``: one part, (src.shape[0] // size, ...);
@@ -163,8 +169,10 @@ cdef class Collectives(Front):
         look(src, &a)
         s.op = OP_REDUCE_SCATTER
         s.redop = redop_code(op)
-        if algorithm is not None or path is not None or not st_reduce_supported(a.dtype, s.redop):
-            self._check("reduce_scatter", algorithm, path, src, op)
+        if not st_reduce_supported(a.dtype, s.redop):
+            self._check_reducible("reduce_scatter", src, op)
+        if algorithm is not None or path is not None or cores is not None or partition is not None:
+            s.variant = self._variant("reduce_scatter", algorithm, path, cores, partition)
         if out is None or not fits(out, src, self.g.n):
             out = self._out_for("reduce_scatter", src, out, -self.size)
         look(out, &b)
@@ -175,7 +183,8 @@ cdef class Collectives(Front):
             self._check_overlap("reduce_scatter", src, out)
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
 
-    def all_to_all(self, src, out=None, *, timeout=None, async_op=False, algorithm=None, path=None):
+    def all_to_all(self, src, out=None, *, timeout=None, async_op=False, algorithm=None, path=None,
+                   cores=None, partition=None):
         """Part j of member i's ``src`` becomes part i of member j's ``out``.
 
         ``src``, ``out``: one shape, size equal parts along axis 0; ``out`` None: allocated in the
@@ -185,8 +194,8 @@ cdef class Collectives(Front):
         cdef Array a, b
         memset(&s, 0, sizeof(s))
         look(src, &a)
-        if algorithm is not None or path is not None:
-            self._check("all_to_all", algorithm, path)
+        if algorithm is not None or path is not None or cores is not None or partition is not None:
+            s.variant = self._variant("all_to_all", algorithm, path, cores, partition)
         if out is None or not fits(src, out, 0) or (<cnp.ndarray>out).shape[0] % self.g.n:
             out = self._out_for("all_to_all", src, out, 0)
         look(out, &b)
@@ -200,15 +209,16 @@ cdef class Collectives(Front):
         s.mail = s.payload = a.nbytes
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
 
-    def broadcast(self, x, root=0, *, timeout=None, async_op=False, algorithm=None, path=None):
+    def broadcast(self, x, root=0, *, timeout=None, async_op=False, algorithm=None, path=None,
+                  cores=None, partition=None):
         """The root's ``x`` replaces the other members' ``x``: one shape and dtype.  Returns ``x``."""
         cdef Shape s
         cdef Array a, b
         memset(&s, 0, sizeof(s))
         look(x, &a)
         self.check_root(root, b"root")
-        if algorithm is not None or path is not None:
-            self._check("broadcast", algorithm, path)
+        if algorithm is not None or path is not None or cores is not None or partition is not None:
+            s.variant = self._variant("broadcast", algorithm, path, cores, partition)
         if not a.writeable and root != self.rank:
             raise ValueError("broadcast: the array is read-only on a member that receives")
         b = a
@@ -222,7 +232,8 @@ cdef class Collectives(Front):
             return self.launch(&s, &a, &b, x, None, x, timeout, async_op)
         return self.launch(&s, &a, &b, None, x, x, timeout, async_op)
 
-    def reduce(self, src, out=None, root=0, op="sum", *, timeout=None, async_op=False, algorithm=None, path=None):
+    def reduce(self, src, out=None, root=0, op="sum", *, timeout=None, async_op=False, algorithm=None, path=None,
+               cores=None, partition=None):
         """Reduces element by element over the members; the root gets the result.
 
         ``out`` counts on the root only; None: allocated in the fabric; ``out is src``: in place.
@@ -237,8 +248,10 @@ cdef class Collectives(Front):
         s.op = OP_REDUCE
         s.redop = redop_code(op)
         s.root = root
-        if algorithm is not None or path is not None or not st_reduce_supported(a.dtype, s.redop):
-            self._check("reduce", algorithm, path, src, op)
+        if not st_reduce_supported(a.dtype, s.redop):
+            self._check_reducible("reduce", src, op)
+        if algorithm is not None or path is not None or cores is not None or partition is not None:
+            s.variant = self._variant("reduce", algorithm, path, cores, partition)
         if s.root == self.g.me:
             if out is None or not fits(src, out, 0):
                 out = self._out_for("reduce", src, out, 1)
@@ -253,7 +266,8 @@ cdef class Collectives(Front):
         s.pushes = True
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
 
-    def gather(self, src, out=None, root=0, *, timeout=None, async_op=False, algorithm=None, path=None):
+    def gather(self, src, out=None, root=0, *, timeout=None, async_op=False, algorithm=None, path=None,
+               cores=None, partition=None):
         """The root gets all members' ``src``, in the order of the group.
 
         ``out`` as in all_gather, on the root only.  Returns it there, None elsewhere.
@@ -264,8 +278,8 @@ cdef class Collectives(Front):
         memset(&b, 0, sizeof(b))
         look(src, &a)
         self.check_root(root, b"root")
-        if algorithm is not None or path is not None:
-            self._check("gather", algorithm, path)
+        if algorithm is not None or path is not None or cores is not None or partition is not None:
+            s.variant = self._variant("gather", algorithm, path, cores, partition)
         s.op = OP_GATHER
         s.root = root
         if s.root == self.g.me:
@@ -281,7 +295,7 @@ cdef class Collectives(Front):
         s.mail = s.payload = a.nbytes
         return self.launch(&s, &a, &b, src, out, out, timeout, async_op)
 
-    def scatter_into(self, src, out, root, timeout, async_op):
+    def scatter_into(self, src, out, root, timeout, async_op, uint32_t variant=0):
         """scatter with an output array on every member; src is None off the root."""
         cdef Shape s
         cdef Array a, b
@@ -290,6 +304,7 @@ cdef class Collectives(Front):
         look(out, &b)
         s.op = OP_SCATTER
         s.root = root
+        s.variant = variant
         s.count = b.count
         s.mail = b.nbytes * self.g.n
         if s.root == self.g.me:

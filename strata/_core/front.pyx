@@ -16,7 +16,7 @@ from strata._core.array cimport RAW, Array, look
 from strata._core.group cimport (
     ST_DESC,
     PlanHandle,
-    st_plan,
+    PlanSlot,
     st_request,
     st_worker_idle,
     st_worker_submit,
@@ -37,6 +37,10 @@ cdef extern from "st_alias.h" nogil:
 # In the order of the codes above.
 OPERATIONS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v",
               "broadcast", "reduce", "gather", "scatter", "send", "nothing (it failed)")
+
+
+cdef enum:
+    DIGEST_SHIFT = 49  # in a fingerprint: the bits above the mode say which algorithm and path
 
 
 cdef inline bint mail_fits(uint32_t op, uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes) noexcept:
@@ -61,23 +65,35 @@ cdef class Front(Transfers):
         cdef uint32_t n = self.g.n
         cdef uint32_t itemsize = src.itemsize if src.itemsize else out.itemsize
         cdef uint32_t dtype = src.dtype if src.dtype else out.dtype
-        cdef bint mailbox = s.like != 0 or mail_fits(s.op, s.mail, n, self.g.mailbox_bytes)
+        # An algorithm that was asked for by name may not work from mailboxes: odd variants are those.
+        cdef bint mailbox = s.like != 0 or (not s.variant & 1
+                                            and mail_fits(s.op, s.mail, n, self.g.mailbox_bytes))
+        cdef bint stage_src, stage_out, exposed = False
         cdef uint64_t key
-        cdef bint stage_src, stage_out
+        cdef PlanSlot *slot
         self.check_here()
+        memset(q, 0, sizeof(st_request))
+        q.desc = ST_DESC(s.op, s.redop, dtype, s.root, mailbox)
+        q.count = s.count
+        if n > 1 and s.op != OP_BARRIER:
+            if mailbox and s.op != OP_BROADCAST:  # whose root has nothing to write, and may not be able to
+                s.in_place = False
+            key = <uint64_t>s.variant << 40 | <uint64_t>itemsize << 2 | s.in_place << 1 | mailbox
+            slot = self.find_plan(q.desc, q.count, key)
+            if slot == NULL:
+                slot = self.miss(s, q, key, itemsize, mailbox, dtype)
+            q.plan = slot.plan
+            q.desc |= slot.digest << DIGEST_SHIFT
+            exposed = not mailbox and (s.pushes or slot.exposes_out)
         stage_src = src_array is not None and (not src.contiguous or (
             not mailbox and n > 1 and src.nbytes > 0 and st_owner(self.g.ctx, <uint64_t>src.data) < 0))
         stage_out = out_array is not None and (not out.contiguous or (
-            s.pushes and not mailbox and n > 1 and out.nbytes > 0
-            and st_owner(self.g.ctx, <uint64_t>out.data) < 0))
+            exposed and out.nbytes > 0 and st_owner(self.g.ctx, <uint64_t>out.data) < 0))
         if self.g.ctx.vmm and out_array is not None:
             self.check_frames(s.op, src_array, out_array)
         if stage_src or stage_out:
             return self._stage(s.op, stage_src, stage_out, mailbox, src_array, out_array, result, timeout,
-                               async_op, s.redop, s.root)
-        memset(q, 0, sizeof(st_request))
-        q.desc = ST_DESC(s.op, s.redop, dtype, s.root, mailbox)
-        q.count = s.count
+                               async_op, s.redop, s.root, s.variant)
         q.src = src.data
         q.out = out.data
         q.solo = q.out_bytes = out.nbytes if out_array is not None else 0
@@ -85,13 +101,6 @@ cdef class Front(Transfers):
         q.payload = s.payload if mailbox else 0
         q.fence = s.fence
         q.timeout_ns = deadline_of(timeout, self.context)
-        if n > 1 and s.op != OP_BARRIER:
-            if mailbox and s.op != OP_BROADCAST:  # whose root has nothing to write, and may not be able to
-                s.in_place = False
-            key = <uint64_t>itemsize << 2 | s.in_place << 1 | mailbox
-            q.plan = self.find_plan(q.desc, q.count, key)
-            if q.plan == NULL:
-                q.plan = self.miss(s, q, key, itemsize, mailbox, dtype)
         if async_op or not st_worker_idle(&self.collectives):
             return self.submit(q, (src_array, out_array), result, async_op)
         self.run(q, src_array, out_array)
@@ -115,8 +124,8 @@ cdef class Front(Transfers):
             self.busy -= 1
         return work if async_op else work.wait()
 
-    cdef st_plan *miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
-                       uint32_t dtype) except NULL:
+    cdef PlanSlot *miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
+                        uint32_t dtype) except NULL:
         """The plan for a shape that is not in the table."""
         cdef PlanHandle handle = self._plans.get((q.desc, q.count, key))
         if handle is None:
@@ -124,11 +133,10 @@ cdef class Front(Transfers):
             plan = self._make_plan(
                 operation=OPERATIONS[s.like or s.op], count=s.count, itemsize=itemsize,
                 dtype=0 if dtype & RAW or s.like else dtype, redop=s.redop, root=s.root,
-                mode="mailbox" if mailbox else "zero_copy", in_place=bool(s.in_place),
+                mode="mailbox" if mailbox else "zero_copy", in_place=bool(s.in_place), variant=s.variant,
             )
             handle = PlanHandle(plan, self.g.n, s.mail, mailbox, s.mail >= 1 << 20)
-        self.install_plan(q.desc, q.count, key, handle)
-        return &handle.c
+        return self.install_plan(q.desc, q.count, key, handle)
 
     # ---- for operations of several steps (comm.py) ------------------------------------
 
@@ -159,7 +167,7 @@ cdef class Front(Transfers):
         look(src, &a)
         look(out, &b)
         self.check_here()
-        r.desc = ST_DESC(op, 0, a.dtype, 0, 0)
+        r.desc = ST_DESC(op, 0, a.dtype, 0, 0) | handle.digest << DIGEST_SHIFT
         r.count = count
         r.src = a.data
         r.out = b.data

@@ -125,6 +125,8 @@ cdef class PlanHandle:
     cdef st_plan c
     cdef readonly object plan
     cdef object arrays
+    cdef readonly uint64_t digest      # of algorithm and path, 15 bits, for the fingerprint
+    cdef readonly bint exposes_out     # peers touch the members' output arrays
 
 
 cdef struct PlanSlot:
@@ -132,6 +134,8 @@ cdef struct PlanSlot:
     uint64_t count
     uint64_t key
     st_plan *plan
+    uint64_t digest
+    bint exposes_out
 
 
 cdef class CoreGroup:
@@ -155,11 +159,11 @@ cdef class CoreGroup:
 
     cdef int stop(self) except -1
     cdef int check_here(self) except -1
-    cdef st_plan *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept
+    cdef PlanSlot *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept
     cdef object run(self, st_request *r, object src, object out)
     cdef object failed(self, int status, st_request *r, object arrays)
     cdef object transfer_failed(self, int status, st_transfer *t)
-    cdef object install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle)
+    cdef PlanSlot *install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle) except NULL
     cdef int open_channel(self, uint32_t peer) except -1
     cdef int remember(self, object work) except -1
     cdef int forget(self, object work) except -1

@@ -76,6 +76,8 @@ cdef class PlanHandle:
         if sizes.shape != (nranks, 3):
             raise errors.InvalidArgument(f"plan for {sizes.shape[0]} members in a group of {nranks}")
         self.plan = plan
+        self.digest = plan.digest
+        self.exposes_out = plan.exposes_out
         self.arrays = (units, operands, sizes)
         self.c.units = <const st_unit *>cnp.PyArray_DATA(<cnp.ndarray>units)
         self.c.operands = <const st_operand *>cnp.PyArray_DATA(<cnp.ndarray>operands)
@@ -245,14 +247,14 @@ cdef class CoreGroup:
 
     # ---- plans ---------------------------------------------------------------
 
-    cdef st_plan *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept:
+    cdef PlanSlot *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept:
         cdef PlanSlot *s = &self.slots[(desc * 0x9e3779b97f4a7c15ull ^ count * 0xc2b2ae3d27d4eb4full ^ key) >> 56]
         if s.plan != NULL and s.desc == desc and s.count == count and s.key == key:
             self.g.ctx.count.plan_hits += 1
-            return s.plan
+            return s
         return NULL
 
-    cdef object install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle):
+    cdef PlanSlot *install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle) except NULL:
         """Remembers a plan under its shape; drops all when there are too many and none is in use."""
         cdef PlanSlot *s = &self.slots[(desc * 0x9e3779b97f4a7c15ull ^ count * 0xc2b2ae3d27d4eb4full ^ key) >> 56]
         if len(self._plans) >= MAX_PLANS and self.busy == 0 and st_worker_idle(&self.collectives):
@@ -261,6 +263,9 @@ cdef class CoreGroup:
         self._plans[desc, count, key] = handle
         s.desc, s.count, s.key = desc, count, key
         s.plan = &handle.c
+        s.digest = handle.digest
+        s.exposes_out = handle.exposes_out
+        return s
 
     # ---- running ---------------------------------------------------------------
 

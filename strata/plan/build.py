@@ -7,16 +7,17 @@ from collections import OrderedDict
 from typing import Any
 
 from strata.errors import InvalidArgument
+from strata.plan import algorithms
 from strata.plan import cost as costs
 from strata.plan import topology as topologies
 from strata.plan.operations import remote
 from strata.plan.partition import POLICIES
 from strata.plan.plan import Plan
 from strata.plan.schedule import schedule
-from strata.plan.select import choose
 from strata.plan.spec import Spec, normal
 
 MAX_CORES = 4096
+PATHS = ("mte",)
 
 
 def build(
@@ -33,13 +34,15 @@ def build(
 ) -> Plan:
     """The plan of member ``rank`` for ``spec``, on ``cores`` of its cores.
 
-    ``algorithm`` and ``path``: None leaves them to the library.  ``policy``: "balanced" or
+    ``algorithm``: None is full_mesh (``plan.select.choose`` chooses).  ``path``: "mte".  ``policy``: "balanced" or
     "naive", how units are shared among cores.  ``topology`` and ``cost`` describe the machine;
     the defaults, one host.  ``local_first``: the die's own part before its peers' (default
     after).  InvalidArgument (a ValueError) for anything that does not exist.
     """
     spec = normal(spec)
-    chosen, path = choose(spec, algorithm, path, topology)
+    chosen = algorithms.get(algorithm or "full_mesh", spec, topology)
+    if path not in (None, *PATHS):
+        raise InvalidArgument(f"path {path!r} is not available; there is {', '.join(PATHS)}")
     if not 0 <= rank < spec.nranks:
         raise InvalidArgument(f"rank is {rank} of {spec.nranks} members", operation=spec.operation)
     if not 1 <= cores <= MAX_CORES:
@@ -54,7 +57,7 @@ def build(
         spec=spec,
         rank=int(rank),
         algorithm=chosen.name,
-        path=path,
+        path=path or PATHS[0],
         policy=policy,
         cores=int(cores),
         needs_done=spec.mode == "zero_copy" and remote(spec),

@@ -96,6 +96,20 @@ class Plan:
         return Plan, tuple(getattr(self, field.name) for field in fields(self))
 
     @property
+    def digest(self) -> int:
+        """Of algorithm and path, for fingerprints: 15 bits, 0 for full mesh by cores."""
+        from strata.plan import algorithms
+
+        return algorithms.digest(self.algorithm, self.path)
+
+    @property
+    def exposes_out(self) -> bool:
+        """Whether peers touch members' OUT in a way that full mesh does not (see ``Algorithm``)."""
+        from strata.plan import algorithms
+
+        return algorithms.exposes_out(self.algorithm)
+
+    @property
     def nbytes(self) -> int:
         """Bytes that the arrays take in memory."""
         counts = self.spec.counts

@@ -1,23 +1,140 @@
-"""Which algorithm and path an operation takes."""
+"""Which algorithm, path, core budget and partition an operation takes, and why.
+
+Asked for in the call, else by an option, else by a table of measurements, else by the cost model.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from strata.errors import InvalidArgument
 from strata.plan import algorithms
 from strata.plan.algorithms import Algorithm
+from strata.plan.build import MAX_CORES, PATHS
+from strata.plan.cost import HOST, Cost
+from strata.plan.model import HOST_MODEL, Model, estimate
+from strata.plan.partition import POLICIES
 from strata.plan.spec import Spec
-from strata.plan.topology import HOST, Topology
+from strata.plan.table import Table
+from strata.plan.topology import HOST as ONE_HOST
+from strata.plan.topology import Topology
 
-PATHS = ("mte",)
+
+class Ask(NamedTuple):
+    """What is asked for; None leaves it to the library."""
+
+    algorithm: str | None = None
+    path: str | None = None
+    cores: int | None = None
+    partition: str | None = None
+
+    def over(self, other: Ask) -> Ask:
+        """This, and where it says nothing, the other."""
+        return Ask(*(mine if mine is not None else theirs for mine, theirs in zip(self, other, strict=True)))
 
 
-def choose(
-    spec: Spec, algorithm: str | None = None, path: str | None = None, topology: Topology = HOST
-) -> tuple[Algorithm, str]:
-    """The algorithm and path for ``spec``: those asked for, else the library's choice.
+NOTHING = Ask()
 
-    InvalidArgument (a ValueError) names what is available.
+
+@dataclass(frozen=True)
+class Settings:
+    """What selection goes by, the same on all members of a group.
+
+    ``cores``    emulated cores that an operation may use
+    ``options``  what options ask for, by operation; "" for all
+    ``table``    measurements that replace the model where they have an answer
     """
-    if path is not None and path not in PATHS:
-        raise InvalidArgument(f"path {path!r} is not available for {spec.operation}; there is {', '.join(PATHS)}")
-    return algorithms.get(algorithm or "full_mesh", spec, topology), path or "mte"
+
+    topology: Topology = ONE_HOST
+    cost: Cost = HOST
+    model: Model = HOST_MODEL
+    table: Table | None = None
+    cores: int = 1
+    options: dict[str, Ask] = field(default_factory=dict)
+    _known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+class Candidate(NamedTuple):
+    """An algorithm that can do it, and what it would cost in microseconds."""
+
+    name: str
+    us: float
+
+
+class Choice(NamedTuple):
+    """How an operation is carried out; ``candidates`` by rising cost, ``why`` in words."""
+
+    algorithm: Algorithm
+    path: str
+    cores: int
+    partition: str
+    candidates: list[Candidate]
+    why: str
+
+
+def check(ask: Ask) -> Ask:
+    """Itself, if it can be; else InvalidArgument (a ValueError) that says what there is."""
+    if ask.path is not None and ask.path not in PATHS:
+        raise InvalidArgument(f"path {ask.path!r} is not available; there is {', '.join(PATHS)}")
+    if ask.partition is not None and ask.partition not in POLICIES:
+        raise InvalidArgument(f"partition {ask.partition!r} is not available; there is {', '.join(POLICIES)}")
+    if ask.cores is not None and (type(ask.cores) is not int or not 1 <= ask.cores <= MAX_CORES):
+        raise InvalidArgument(f"cores is {ask.cores!r}: a whole number from 1 to {MAX_CORES} is expected")
+    return ask
+
+
+def choose(spec: Spec, ask: Ask = NOTHING, settings: Settings | None = None) -> Choice:
+    """How to carry out ``spec``; InvalidArgument (a ValueError) names what is available."""
+    settings = settings or Settings()
+    wanted = check(ask).over(_option(spec, settings))
+    cores = min(wanted.cores or settings.cores, MAX_CORES)
+    rest = (wanted.path or "mte", cores, wanted.partition or "balanced")
+    if wanted.algorithm is not None:
+        found = algorithms.get(wanted.algorithm, spec, settings.topology)
+        return Choice(found, *rest, [], f"{'the call' if ask.algorithm is not None else 'an option'} names it")
+    name, candidates, why = _best(spec, cores, settings)
+    return Choice(algorithms.get(name, spec, settings.topology), *rest, candidates, why)
+
+
+def _option(spec: Spec, settings: Settings) -> Ask:
+    """What options ask for.  What holds for all operations holds for those that the algorithm can
+    do, and mailboxes leave no choice."""
+    general, own = settings.options.get("", NOTHING), settings.options.get(spec.operation, NOTHING)
+    name = own.algorithm or general.algorithm
+    if name is not None:
+        found = algorithms.find(name)
+        usable = found is not None and found.refusal(spec, settings.topology) is None
+        if not usable and (spec.mode == "mailbox" or (found is not None and own.algorithm is None)):
+            return own.over(general)._replace(algorithm=None)
+    return own.over(general)
+
+
+def _best(spec: Spec, cores: int, settings: Settings) -> tuple[str, list[Candidate], str]:
+    """The name, what the candidates cost, and why; found once for sizes that are alike."""
+    key = (spec.operation, spec.nranks, spec.mode, spec.redop, spec.dtype, spec.root, cores, algorithms.names(),
+           _bucket(spec.part), spec.counts is None)  # fmt: skip
+    found = settings._known.get(key)
+    if found is None:
+        found = settings._known[key] = _look(spec, cores, settings)
+    return found
+
+
+def _bucket(nbytes: int) -> int:
+    """Sizes within a quarter of a doubling are alike."""
+    return nbytes.bit_length() * 4 + (nbytes * 4 >> nbytes.bit_length() - 1) % 4 if nbytes else 0
+
+
+def _look(spec: Spec, cores: int, settings: Settings) -> tuple[str, list[Candidate], str]:
+    able = [a for a in algorithms.available(spec, settings.topology) if a.chosen_freely]
+    if settings.table is not None:
+        measured = settings.table.lookup(spec.operation, spec.nranks, spec.part)
+        names = {a.name for a in able}
+        rows = sorted((Candidate(n, us) for n, us in measured.items() if n in names), key=lambda c: c.us)
+        if rows:
+            return rows[0].name, rows, f"the fastest in table {settings.table.name}"
+    if len(able) == 1:
+        return able[0].name, [], "the only one"
+    rows = sorted((Candidate(a.name, estimate(a, spec, cores, settings.topology, settings.cost, settings.model))
+                   for a in able), key=lambda c: c.us)  # fmt: skip
+    return rows[0].name, rows, f"the fastest by the cost model of {settings.model.name}"

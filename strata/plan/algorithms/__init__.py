@@ -6,6 +6,8 @@ The others are one file each, and users add theirs (``register``).
 
 from __future__ import annotations
 
+import zlib
+
 from strata.errors import InvalidArgument
 from strata.plan.algorithms import full_mesh
 from strata.plan.algorithms.algorithm import Algorithm
@@ -43,6 +45,30 @@ def get(name: str, spec: Spec, topology: Topology) -> Algorithm:
         why = f"algorithm {name!r} is not available for {spec.operation}: {reason}"
     can = ", ".join(a.name for a in available(spec, topology))
     raise InvalidArgument(f"{why}; there is {can}", operation=spec.operation)
+
+
+def find(name: str) -> Algorithm | None:
+    """The algorithm of that name, or None."""
+    return _ALL.get(name)
+
+
+def exposes_out(name: str) -> bool:
+    """``Algorithm.exposes_out`` of that name; True for one that is not known here."""
+    return name not in _ALL or _ALL[name].exposes_out
+
+
+def digest(name: str, path: str) -> int:
+    """15 bits that tell an algorithm and path from others, the same on all hosts; 0 for full_mesh and mte."""
+    return 0 if (name, path) == ("full_mesh", "mte") else zlib.crc32(f"{name}/{path}".encode()) & 0x7FFF or 1
+
+
+def by_digest(code: int) -> str:
+    """The algorithm and path with this digest, in words."""
+    for name in _ALL:
+        for path in ("mte", "sdma"):
+            if digest(name, path) == code:
+                return name if path == "mte" else f"{name} by {path}"
+    return f"an algorithm not known here (#{code})"
 
 
 def available(spec: Spec, topology: Topology) -> list[Algorithm]:

@@ -30,6 +30,10 @@ class Algorithm:
                                        does not, so that OUT must be fabric memory on all members
     ``order``                          in which order operands are reduced, for documents
     ``mailbox``                        whether it can work from mailboxes
+    ``depth(spec, topology)``          synchronisations on the longest way, where that is more than
+                                       any member's own (pipelines along members), for the cost model
+    ``chosen_freely``                  the library may choose it; False for baselines, and for
+                                       reductions in free order
     """
 
     name: str
@@ -40,6 +44,8 @@ class Algorithm:
     exposes_out: bool = True
     order: str = ""
     mailbox: bool = False
+    depth: Callable[[Spec, Topology], int] | None = None
+    chosen_freely: bool = True
 
     def refusal(self, spec: Spec, topology: Topology) -> str | None:
         """Why the algorithm cannot do ``spec``, or None."""

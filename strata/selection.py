@@ -1,0 +1,94 @@
+"""How a group carries out its operations: options, a table, the host's model, and what calls ask for."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from strata import config
+from strata.errors import ConfigError, InvalidArgument
+from strata.plan import algorithms
+from strata.plan.select import Ask, Choice, Settings, check, choose
+from strata.plan.spec import OPERATIONS, Spec
+from strata.plan.table import Table
+from strata.plan.topology import HOST, Topology
+
+__all__ = ["Selector", "settings"]
+
+
+def _options(options: config.Config) -> dict[str, Ask]:
+    """What option ``algorithm`` asks for, by operation; "" for all: "ring", or "all_reduce=ring,broadcast=binomial"."""
+    found: dict[str, Ask] = {}
+    for word in filter(None, (w.strip() for w in options.algorithm.split(","))):
+        operation, _, name = word.rpartition("=")
+        if operation and operation not in OPERATIONS:
+            raise ConfigError(f"STRATA_ALGORITHM names operation {operation!r}; there are {', '.join(OPERATIONS)}")
+        found[operation] = Ask(name)
+    for operation in {"", *found}:
+        found[operation] = found.get(operation, Ask()).over(Ask(partition=options.partition))
+    return found
+
+
+def topology(text: str) -> Topology:
+    """A host taken for packages and nodes, such as "2x16"."""
+    match = re.fullmatch(r"(\d+)x(\d+)", text.strip())
+    try:
+        if match is None:
+            raise InvalidArgument("two numbers with an x between are expected")
+        return Topology(int(match[1]), int(match[2]), flat=True)
+    except InvalidArgument as error:
+        what = "dies of a package and of a node, such as 2x16"
+        raise ConfigError(f"STRATA_TOPOLOGY={text!r}: {what} ({error})") from error
+
+
+@functools.lru_cache(4)
+def _read(options: config.Config) -> Settings:
+    table = None
+    if options.table:
+        try:
+            table = Table.load(options.table)
+        except (OSError, InvalidArgument) as error:
+            raise ConfigError(f"STRATA_TABLE: {error}") from error
+    place = topology(options.topology) if options.topology else HOST
+    return Settings(topology=place, table=table, cores=options.cores, options=_options(options))
+
+
+def settings() -> Settings:
+    """What this process's options say; the same on all dies of a job that have the same environment."""
+    return _read(config.get())
+
+
+class Selector:
+    """What calls of a group ask for, as small numbers that the core keeps plans by.
+
+    Number 0 asks for nothing.  Odd numbers name an algorithm that does not work from mailboxes.
+    """
+
+    def __init__(self, nranks: int) -> None:
+        self.nranks = nranks
+        self.settings = settings()
+        self._asks = [Ask()]
+        self._numbers: dict[tuple[str, Ask], int] = {}
+
+    def number(self, operation: str, *ask: Any) -> int:
+        """Of what is asked for; InvalidArgument (a ValueError) if there is no such thing."""
+        key = operation, Ask(*ask)
+        found = self._numbers.get(key)
+        if found is None:
+            wanted = check(key[1])
+            direct = False
+            if wanted.algorithm is not None:
+                known = algorithms.get(wanted.algorithm, Spec(operation, nranks=self.nranks), self.settings.topology)
+                direct = not known.mailbox
+            self._asks.append(wanted)
+            found = self._numbers[key] = (len(self._asks) - 1) << 1 | direct
+        return found
+
+    def ask(self, number: int) -> Ask:
+        """What a number stands for."""
+        return self._asks[number >> 1]
+
+    def choose(self, spec: Spec, number: int) -> Choice:
+        """How ``spec`` is carried out."""
+        return choose(spec, self.ask(number), self.settings)
