@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SpawnError,
         StrataError,
     )
+    from strata.explaining import explain
     from strata.fabric.allocator import (
         empty_cache,
         max_memory_allocated,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
         zeros_like,
     )
     from strata.fabric.intercept import intercept
-    from strata.job import explain, finalize, init, initialized, stats
+    from strata.job import finalize, init, initialized, stats
     from strata.launch import spawn
     from strata.registration import Registration, deregister, register
 
@@ -154,7 +155,8 @@ _HOME = {
         "zeros_like",
     ),
     "strata.fabric.intercept": ("intercept",),
-    "strata.job": ("explain", "finalize", "init", "initialized", "stats"),
+    "strata.explaining": ("explain",),
+    "strata.job": ("finalize", "init", "initialized", "stats"),
     "strata.launch": ("spawn",),
     "strata.registration": ("Registration", "deregister", "register"),
 }

@@ -6,14 +6,10 @@ import atexit
 from typing import Any
 
 from strata import bootstrap, comm, vmm
-from strata._core import array as codes
-from strata._core import front, space
-from strata.dtypes import OP_CODES
-from strata.errors import InvalidArgument
+from strata._core import space
 from strata.fabric import allocator
-from strata.plan import OPERATIONS, Spec, build
 
-__all__ = ["Explanation", "explain", "finalize", "init", "initialized", "stats"]
+__all__ = ["finalize", "init", "initialized", "stats"]
 
 
 def init(timeout: float | None = None) -> None:
@@ -86,52 +82,3 @@ def stats() -> dict[str, Any]:
     counters["intercept"] = intercept.counters(memory.heap_of(context))
     counters["vmm"] = vmm.stats()
     return counters
-
-
-class Explanation(dict[str, Any]):
-    """What ``explain`` found, as a dict; prints as a text."""
-
-    def __str__(self) -> str:
-        width = max(map(len, self))
-        return "\n".join(f"{key:{width}}  {value}" for key, value in self.items())
-
-
-def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any = "u1", op: str = "sum",
-            algorithm: str | None = None, path: str | None = None) -> Explanation:  # fmt: skip
-    """How an operation of ``nbytes`` per rank would be carried out, and why; nothing is run.
-
-    ``ranks``: members (default: the world's).  Returns a dict with algorithm, path, mode,
-    partition (units of each core), synchronisations and the reasons.
-    """
-    import numpy as np
-
-    if operation not in OPERATIONS:
-        raise InvalidArgument(f"unknown operation {operation!r}; there are {', '.join(OPERATIONS)}")
-    if nbytes < 0:
-        raise InvalidArgument(f"nbytes={nbytes}: 0 or more is expected")
-    kind = np.dtype(dtype)
-    n = bootstrap.context().ndies if ranks is None else int(ranks)
-    if kind.itemsize == 0 or nbytes % kind.itemsize:
-        raise ValueError(f"nbytes={nbytes} is not a whole number of {kind} elements")
-    parts = operation in ("reduce_scatter", "all_to_all", "scatter")
-    if parts and nbytes % (kind.itemsize * n):
-        raise ValueError(f"nbytes={nbytes}: {n} equal parts of whole elements are expected")
-    mailbox = front.mailbox_fits(operation, nbytes, n, bootstrap.mailbox_bytes(n))
-    reduces = operation in ("all_reduce", "reduce", "reduce_scatter")
-    spec = Spec(
-        operation, nbytes // kind.itemsize // (n if parts else 1), kind.itemsize,
-        codes.dtype_code(kind) if reduces else 0, OP_CODES[op] if reduces else 0, 0, n,
-        "mailbox" if mailbox else "zero_copy",
-    )  # fmt: skip
-    plan = build(spec, 0, algorithm=algorithm, path=path)
-    if mailbox:
-        why = f"{nbytes} bytes are cheaper copied to mailboxes (one synchronisation) than read where they lie (two)"
-    else:
-        why = f"{nbytes} bytes are cheaper read where they lie (two synchronisations) than copied to mailboxes (one)"
-    return Explanation(
-        operation=operation, ranks=n, nbytes=nbytes, algorithm=plan.algorithm, path=plan.path, mode=spec.mode,
-        synchronisations=2 if plan.needs_done else 1, cores=plan.cores,
-        units=[int(b - a) for a, b in zip(plan.core_begin[:-1], plan.core_begin[1:], strict=True)],
-        partition=plan.policy, why=[why, "full_mesh is the only algorithm so far" if algorithm is None else
-                                    f"{algorithm} was asked for"],
-    )  # fmt: skip

@@ -9,12 +9,14 @@ from typing import Any
 from strata import config
 from strata.errors import ConfigError, InvalidArgument
 from strata.plan import algorithms
+from strata.plan import cost as costs
+from strata.plan.model import CM384_MODEL
 from strata.plan.select import Ask, Choice, Settings, check, choose
 from strata.plan.spec import OPERATIONS, Spec
 from strata.plan.table import Table
-from strata.plan.topology import HOST, Topology
+from strata.plan.topology import CM384, HOST, Topology
 
-__all__ = ["Selector", "settings"]
+__all__ = ["Selector", "machine", "settings"]
 
 
 def _options(options: config.Config) -> dict[str, Ask]:
@@ -57,6 +59,20 @@ def _read(options: config.Config) -> Settings:
 def settings() -> Settings:
     """What this process's options say; the same on all dies of a job that have the same environment."""
     return _read(config.get())
+
+
+def machine(name: str) -> Settings:
+    """"host": ``settings()``; "cm384": CloudMatrix384, 48 cores a die.  InvalidArgument for another name."""
+    if name == "host":
+        return settings()
+    if name != "cm384":
+        raise InvalidArgument(f"machine {name!r} is not known; there are host and cm384")
+    return _cm384()
+
+
+@functools.lru_cache(1)
+def _cm384() -> Settings:
+    return Settings(topology=CM384, cost=costs.CM384, model=CM384_MODEL, cores=48)
 
 
 class Selector:

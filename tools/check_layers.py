@@ -30,10 +30,10 @@ LAYERS = (
     ("exec",),
     ("machine",),
     ("failure", "staging", "selection"),
-    ("comm",),
+    ("comm", "explaining"),
     ("job",),
     ("profile",),
-    ("launch", "testing", "cli"),
+    ("launch", "testing", "tuning", "cli"),
     ("__init__",),
 )
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
