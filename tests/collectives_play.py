@@ -37,6 +37,9 @@ class Case(NamedTuple):
     async_op: bool = False
     rows: int = 5  # all_to_all_v: at most so many from one member to another
     recv_counts: bool = False
+    algorithm: str | None = None
+    cores: int | None = None
+    partition: str | None = None
 
 
 class Array(NamedTuple):
@@ -80,14 +83,19 @@ def _bytes_of(view: np.ndarray, memory: np.ndarray) -> np.ndarray:
     return mask
 
 
-def play(group, case: Case) -> str:
-    """Runs a case and checks what this member gets; the digest of a result that all members share."""
+def play(group, case: Case, expected: np.ndarray | None = None) -> str:
+    """Runs a case and checks what this member gets; the digest of a result that all members share.
+
+    ``expected``: this member's result, where it is not the one in rank order.
+    """
     n, me = group.size, group.rank
     table = counts(n, case.rows, case.salt) if case.op == "all_to_all_v" else None
     if table is not None:
         wanted = exchange(table, case.shape, case.dtype, case.salt)[me]
     else:
         wanted = operation(case.op, n, case.shape, case.dtype, case.redop, case.root, case.salt)[me]
+    if expected is not None:
+        wanted = wanted._replace(out=expected)
     src, out = _arrays(case, wanted, n, me)
     given = _given(case, src, me)
     before = group.context.counters()["staged_bytes"]
@@ -146,6 +154,7 @@ def _given(case: Case, src: Array | None, me: int) -> np.ndarray | None:
 
 def _call(group, case: Case, src, out, table):
     kwargs = {"async_op": case.async_op}
+    kwargs |= {name: getattr(case, name) for name in ("algorithm", "cores", "partition") if getattr(case, name)}
     run = getattr(group, case.op)
     if case.op == "all_to_all_v":
         recv = table[:, group.rank] if case.recv_counts else None
@@ -201,6 +210,8 @@ def _difference(found: np.ndarray, expected: np.ndarray) -> str:
 def _is_zero_copy(case: Case) -> bool:
     """Whether nothing may be copied on the way."""
     straight = {"C", "offset", "odd"}
+    if case.algorithm == "staged":
+        return False
     if not (case.fabric_src and case.fabric_out and {case.layout_src, case.layout_out} <= straight):
         return False
     return not (case.in_place and case.op == "all_to_all")

@@ -88,13 +88,35 @@ def choose(spec: Spec, ask: Ask = NOTHING, settings: Settings | None = None) -> 
     """How to carry out ``spec``; InvalidArgument (a ValueError) names what is available."""
     settings = settings or Settings()
     wanted = check(ask).over(_option(spec, settings))
-    cores = min(wanted.cores or settings.cores, MAX_CORES)
-    rest = (wanted.path or "mte", cores, wanted.partition or "balanced")
+    path, partition = wanted.path or "mte", wanted.partition or "balanced"
     if wanted.algorithm is not None:
         found = algorithms.get(wanted.algorithm, spec, settings.topology)
-        return Choice(found, *rest, [], f"{'the call' if ask.algorithm is not None else 'an option'} names it")
-    name, candidates, why = _best(spec, cores, settings)
-    return Choice(algorithms.get(name, spec, settings.topology), *rest, candidates, why)
+        cores = wanted.cores or _budget(found, spec, settings)
+        why = f"{'the call' if ask.algorithm is not None else 'an option'} names it"
+        return Choice(found, path, cores, partition, [], why)
+    name, candidates, why = _best(spec, wanted.cores or settings.cores, settings)
+    found = algorithms.get(name, spec, settings.topology)
+    return Choice(found, path, wanted.cores or _budget(found, spec, settings), partition, candidates, why)
+
+
+def _budget(algorithm: Algorithm, spec: Spec, settings: Settings) -> int:
+    """The fewest cores that come within 5 % of the fastest time; the others are left to computing.
+    On a host, where emulated cores take turns, all that are allowed."""
+    if settings.model.cpus or settings.cores == 1:
+        return settings.cores
+    key = ("budget", algorithm.name, *_alike(spec))
+    found = settings._known.get(key)
+    if found is None:
+        steps = sorted({min(c, settings.cores) for c in (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, settings.cores)})
+        us = [estimate(algorithm, spec, c, settings.topology, settings.cost, settings.model) for c in steps]
+        found = settings._known[key] = next(c for c, t in zip(steps, us, strict=True) if t <= 1.05 * min(us))
+    return found
+
+
+def _alike(spec: Spec) -> tuple[Any, ...]:
+    """What specs must share for one look at the model to do for all."""
+    return (spec.operation, spec.nranks, spec.mode, spec.redop, spec.dtype, spec.root, _bucket(spec.part),
+            spec.counts is None)  # fmt: skip
 
 
 def _option(spec: Spec, settings: Settings) -> Ask:
@@ -112,8 +134,7 @@ def _option(spec: Spec, settings: Settings) -> Ask:
 
 def _best(spec: Spec, cores: int, settings: Settings) -> tuple[str, list[Candidate], str]:
     """The name, what the candidates cost, and why; found once for sizes that are alike."""
-    key = (spec.operation, spec.nranks, spec.mode, spec.redop, spec.dtype, spec.root, cores, algorithms.names(),
-           _bucket(spec.part), spec.counts is None)  # fmt: skip
+    key = (cores, algorithms.names(), *_alike(spec))
     found = settings._known.get(key)
     if found is None:
         found = settings._known[key] = _look(spec, cores, settings)
