@@ -7,15 +7,27 @@ numpy's, in the order of a unit's operands, under the rules that the C kernels f
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from strata.errors import UnsupportedType
 from strata.plan.plan import Plan, PlanError
-from strata.plan.records import BUFFER_NAMES, COPY, DTYPE_NAMES, OP_NAMES
+from strata.plan.records import (
+    ACCUMULATE,
+    BUFFER_NAMES,
+    COPY,
+    DTYPE_BYTES,
+    DTYPE_NAMES,
+    NONE,
+    OP_NAMES,
+    PARTIAL,
+    SYNC,
+    partial_bytes,
+)
 
 NUMPY_NAMES = {
     "bool": "?", "i8": "i1", "u8": "u1", "i16": "<i2", "u16": "<u2", "i32": "<i4", "u32": "<u4",
@@ -60,52 +72,165 @@ def run(plans: Sequence[Plan], members: Sequence[Buffers], seed: int | None = No
 
     ``members[m]``: the buffers of member m.  Each core runs its units in order, whichever
     order the cores and dies take turns in: die by die without ``seed``, else at random, which
-    a right plan must not be seen to depend on.  PlanError if a buffer is too short.
+    a right plan must not be seen to depend on.  PlanError if a buffer is too short, or if the
+    cores wait for each other for ever.
     """
-    lists = []
     for plan in plans:
         plan.check()
-        for m, needed in enumerate(plan.buffer_bytes.tolist()):
-            for buf, name in enumerate(BUFFER_NAMES):
-                if needed[buf] > len(members[m][buf]):
-                    raise PlanError(
-                        f"member {m} {name} has {len(members[m][buf])} bytes, not {needed[buf]}",
-                        ranks=[plan.rank],
-                    )
-        for begin, end in pairwise(plan.core_begin.tolist()):
-            lists += [(plan, iter(range(begin, end)))] if end > begin else []
+        _enough(plan, members)
+    lists = [
+        (plan, iter(range(begin, end)))
+        for plan in plans
+        for begin, end in pairwise(plan.core_begin.tolist())
+        if end > begin
+    ]
+    left = _Flags(plans)
+    waiting: list[tuple[Plan, Any, int]] = []
     chance = random.Random(seed)
     done = 0
-    while lists:
-        turn = 0 if seed is None else chance.randrange(len(lists))
-        plan, units = lists[turn]
-        unit = next(units, None)
-        if unit is None:
-            del lists[turn]
-            continue
+    while lists or waiting:
+        ready = [i for i, (plan, _, unit) in enumerate(waiting) if left.raised(plan.units[unit])]
+        if not lists and not ready:
+            raise PlanError(left.deadlock(waiting), ranks=sorted({plan.rank for plan, _, _ in waiting}))
+        turn = 0 if seed is None else chance.randrange(len(lists) + len(ready))
+        if turn < len(ready):
+            plan, units, unit = waiting.pop(ready[turn])
+        else:
+            plan, units = lists.pop(turn - len(ready))
+            unit = next(units, None)
+            if unit is None:
+                continue
+            if not left.raised(plan.units[unit]):
+                waiting.append((plan, units, unit))
+                continue
         run_unit(plan, unit, members)
+        left.post(plan, plan.units[unit])
+        lists.insert(0, (plan, units))
         done += 1
     return done
 
 
+def _enough(plan: Plan, members: Sequence[Buffers]) -> None:
+    for m, needed in enumerate(plan.buffer_bytes.tolist()):
+        for buf, name in enumerate(BUFFER_NAMES):
+            if needed[buf] > len(members[m][buf]):
+                raise PlanError(
+                    f"member {m} {name} has {len(members[m][buf])} bytes, not {needed[buf]}", ranks=[plan.rank]
+                )
+
+
+class _Flags:
+    """How many units each flag still waits for before it is raised."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self.left = Counter(
+            (plan.rank, flag) for plan in plans for flag in plan.units["post_flag"].tolist() if flag != NONE
+        )
+        self.posted = frozenset(self.left)
+
+    def raised(self, unit: np.void) -> bool:
+        """Whether what the unit waits for has been raised."""
+        flag = int(unit["wait_peer"]), int(unit["wait_flag"])
+        return flag[1] == NONE or (flag in self.posted and not self.left[flag])
+
+    def post(self, plan: Plan, unit: np.void) -> None:
+        """The unit is done."""
+        if unit["post_flag"] != NONE:
+            self.left[plan.rank, int(unit["post_flag"])] -= 1
+
+    def deadlock(self, waiting: Sequence[tuple[Plan, Any, int]]) -> str:
+        """Who waits for what, in words."""
+        lines = []
+        for plan, _, index in waiting[:8]:
+            unit = plan.units[index]
+            flag = int(unit["wait_peer"]), int(unit["wait_flag"])
+            why = "" if flag in self.posted else ", which nobody posts"
+            who = f"die {plan.rank} core {unit['core']} unit {index}"
+            lines.append(f"{who} waits for flag {flag[1]} of member {flag[0]}{why}")
+        more = f"; and {len(waiting) - 8} more" if len(waiting) > 8 else ""
+        return "deadlock: " + "; ".join(lines) + more
+
+
 def run_unit(plan: Plan, index: int, members: Sequence[Buffers]) -> None:
-    """Runs one unit."""
+    """Runs one unit; its flags are the caller's."""
     unit = plan.units[index]
+    kind = int(unit["kind"])
+    if kind == SYNC:
+        return
+    sources = _places(plan, unit, "src_first", "nsrc", members)
+    targets = _places(plan, unit, "dst_first", "ndst", members)
+    if kind == COPY:
+        result = sources[0][0].copy()
+        for target, _ in targets:
+            target[:] = result
+        return
+    dtype, op = numpy_dtype(int(unit["dtype"])), OP_NAMES[int(unit["op"])]
+    if kind == ACCUMULATE:
+        given = np.frombuffer(sources[0][0].tobytes(), dtype)
+        for target, _ in targets:
+            target[:] = reduce([np.frombuffer(target.tobytes(), dtype), given], op).view(np.uint8)
+        return
+    wide = partial_dtype(dtype, op)
+    total = int(unit["total"]) or len(sources)
+    operands = [np.frombuffer(place.tobytes(), wide if partial else dtype) for place, partial in sources]
+    if not any(partial for _, partial in sources + targets) and total == len(sources):
+        whole = reduce(operands, op).view(np.uint8)
+        for target, _ in targets:
+            target[:] = whole
+        return
+    sums = accumulate([o.astype(wide) for o in operands], op)
+    for target, partial in targets:
+        target[:] = (sums if partial else finish(sums, dtype, op, total)).view(np.uint8)
+
+
+def _places(plan: Plan, unit: np.void, first: str, number: str, members: Sequence[Buffers]) -> list[tuple[Any, bool]]:
+    """The memory of a unit's operands, and whether each is partial."""
     length = int(unit["bytes"])
+    found = plan.operands[int(unit[first]) :][: int(unit[number])].tolist()
+    places = []
+    for m, buf, flags, _, at in found:
+        partial = bool(flags & PARTIAL)
+        size = length
+        if partial:
+            code = int(unit["dtype"])
+            size = length // DTYPE_BYTES[code] * partial_bytes(code, int(unit["op"]))
+        places.append((members[m][buf][at : at + size], partial))
+    return places
 
-    def places(first: str, number: str) -> list[np.ndarray]:
-        found = plan.operands[int(unit[first]) :][: int(unit[number])].tolist()
-        return [members[m][buf][at : at + length] for m, buf, _, _, at in found]
 
-    sources, targets = places("src_first", "nsrc"), places("dst_first", "ndst")
-    if unit["kind"] == COPY:
-        result = sources[0].copy()
-    else:
-        dtype = numpy_dtype(int(unit["dtype"]))
-        operands = [np.frombuffer(source.tobytes(), dtype) for source in sources]
-        result = reduce(operands, OP_NAMES[int(unit["op"])]).view(np.uint8)
-    for target in targets:
-        target[:] = result
+def partial_dtype(dtype: np.dtype, op: str) -> np.dtype:
+    """What a partial reduction is held in: see ``records.partial_bytes``."""
+    if dtype.kind in "fV" and dtype.itemsize < 4:
+        return np.dtype(np.float32)
+    if op == "avg" and dtype.kind in "iu":
+        return np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+    return dtype
+
+
+def accumulate(operands: Sequence[np.ndarray], op: str) -> np.ndarray:
+    """Operands in accumulators combined in their order; a mean is a sum still."""
+    kind = operands[0].dtype.kind
+    with np.errstate(all="ignore"):
+        if kind == "b":
+            return _fold(operands, _BOOL[op])
+        if kind in "iu":
+            return _fold(operands, np.add if op == "avg" else _INTEGER[op])
+        if kind == "c":
+            return _complex(operands, "sum" if op == "avg" else op) if len(operands) > 1 else operands[0].copy()
+        return _fold(operands, _FLOAT[op]) if len(operands) > 1 else operands[0].copy()
+
+
+def finish(sums: np.ndarray, dtype: np.dtype, op: str, total: int) -> np.ndarray:
+    """Whole elements of a partial reduction of ``total`` operands."""
+    with np.errstate(all="ignore"):
+        if op == "avg":
+            if dtype.kind in "iu":
+                return (sums // total).astype(dtype)
+            real = sums.view(f"f{sums.dtype.itemsize // 2}") if sums.dtype.kind == "c" else sums
+            sums = (real / real.dtype.type(total)).view(sums.dtype)
+        if dtype.kind in "fV":
+            sums = np.where(np.isnan(sums), sums.dtype.type(np.nan), sums)
+        return sums.astype(dtype)
 
 
 def reduce(operands: Sequence[np.ndarray], op: str) -> np.ndarray:
