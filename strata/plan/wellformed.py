@@ -1,0 +1,131 @@
+"""Whether a plan is well formed: executing it then touches nothing beyond ``buffer_bytes``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from strata.plan.records import (
+    ACCUMULATE,
+    COPY,
+    DTYPE_BYTES,
+    DTYPE_NAMES,
+    MAX_FLAGS,
+    NBUFS,
+    NONE,
+    OP_NAMES,
+    PARTIAL,
+    PULL,
+    PUSH,
+    REDUCE,
+    SLICE_FLAGS,
+    SYNC,
+    SYNC_SLICE,
+    TIER_NAMES,
+    partial_bytes,
+)
+
+
+def problem(plan: Any) -> str | None:
+    """What is malformed in a plan, or None."""
+    units, operands, n = plan.units, plan.operands, plan.spec.nranks
+    for name in ("rank", "cores", "scratch", "makespan_ps", "bound_ps"):
+        if type(getattr(plan, name)) is not int or not 0 <= getattr(plan, name) < 1 << 62:
+            return f"{name} is {str(getattr(plan, name))[:40]}"
+    if not plan.rank < n or not plan.cores:
+        return f"die {plan.rank} of {n} on {plan.cores} cores"
+    begin = plan.core_begin.astype(np.int64)
+    if begin.shape != (plan.cores + 1,) or begin[0] or begin[-1] != len(units):
+        return "core_begin does not span the units"
+    if (np.diff(begin) < 0).any():
+        return "core_begin falls"
+    if plan.buffer_bytes.shape != (n, NBUFS):
+        return f"buffer_bytes has shape {plan.buffer_bytes.shape}, not {(n, NBUFS)}"
+    kind = units["kind"]
+    copies, reduces, syncs, adds = (kind == k for k in (COPY, REDUCE, SYNC, ACCUMULATE))
+    nsrc, ndst = units["nsrc"].astype(np.int64), units["ndst"].astype(np.int64)
+    src, dst = units["src_first"].astype(np.int64), units["dst_first"].astype(np.int64)
+    mean = units["op"] == OP_NAMES.index("avg")
+    wrong = {
+        "an unknown kind": ~(copies | reduces | syncs | adds),
+        "an operator that does not go with its kind": (units["op"] != 0) != (reduces | adds),
+        "an unknown operator": units["op"] >= len(OP_NAMES),
+        "a mean that is accumulated atomically": adds & mean,
+        "an unknown dtype": units["dtype"] >= len(DTYPE_NAMES),
+        "an unknown tier": units["tier"] >= len(TIER_NAMES),
+        "other than one source": (copies | adds) & (nsrc != 1),
+        "no operands": ~syncs & ((nsrc == 0) | (ndst == 0)),
+        "operands beyond the table": np.maximum(src + nsrc, dst + ndst) > len(operands),
+        "no bytes": ~syncs & (units["bytes"] == 0),
+        "operands or bytes, though it only synchronises": syncs & ((nsrc + ndst != 0) | (units["bytes"] != 0)),
+        "split elements": (reduces | adds) & _splits(units),
+        "too many bytes": units["bytes"] >= 1 << 60,
+        "another core's number": units["core"] != np.repeat(np.arange(plan.cores), np.diff(begin)),
+        "reserved bits set": (units["flags"] != 0) | units["reserved"].any(axis=1),
+        "a total that is no mean's": (units["total"] != 0) & ~mean,
+        "wait_flag or wait_peer without the other": (units["wait_flag"] == NONE) != (units["wait_peer"] == NONE),
+        "wait_peer out of the group": (units["wait_peer"] < NONE) | (units["wait_peer"] >= n),
+        "a flag out of range": np.maximum(units["wait_flag"], units["post_flag"]) >= MAX_FLAGS,
+        "a negative flag": np.minimum(units["wait_flag"], units["post_flag"]) < NONE,
+    }
+    for what, where in wrong.items():
+        if where.any():
+            return f"unit {int(where.argmax())} has {what}"
+    return _operand_problem(plan, src, dst, nsrc, ndst) or _slice_problem(plan)
+
+
+def _slice_problem(plan: Any) -> str | None:
+    """Slices are not executed; they are shown, compared and exported."""
+    s, n = plan.slices, plan.spec.nranks
+    sync = s["kind"] == SYNC_SLICE
+    wrong = {
+        "an unknown kind": ~((s["kind"] == PULL) | (s["kind"] == PUSH) | sync),
+        "an unknown operator": s["op"] >= len(OP_NAMES),
+        "an unknown buffer": np.maximum(s["src_buf"], s["dst_buf"]) >= NBUFS,
+        "a peer out of the group": ~sync & ((s["peer"] < 0) | (s["peer"] >= n)),
+        "unknown flags": s["flags"] & ~np.uint16(SLICE_FLAGS) != 0,
+        "bytes, though it only synchronises, or none, though it transfers": (s["bytes"] == 0) != sync,
+        "too many bytes": np.maximum(np.maximum(s["src"], s["dst"]), s["bytes"]) >= 1 << 62,
+        "wait_flag or wait_peer without the other": (s["wait_flag"] == NONE) != (s["wait_peer"] == NONE),
+        "wait_peer out of the group": (s["wait_peer"] < NONE) | (s["wait_peer"] >= n),
+        "a flag out of range": np.maximum(s["wait_flag"], s["post_flag"]) >= MAX_FLAGS,
+        "a negative flag": np.minimum(s["wait_flag"], s["post_flag"]) < NONE,
+    }
+    for what, where in wrong.items():
+        if where.any():
+            return f"slice {int(where.argmax())} has {what}"
+    return "the slices' steps fall" if (np.diff(s["step"].astype(np.int64)) < 0).any() else None
+
+
+def _splits(units: np.ndarray) -> np.ndarray:
+    """Where a unit is not whole elements of its dtype; raw bytes are no elements."""
+    size = np.array(DTYPE_BYTES, np.uint64)[np.minimum(units["dtype"], len(DTYPE_BYTES) - 1)]
+    return (size == 0) | (units["bytes"] % np.maximum(size, 1) != 0)
+
+
+def _operand_problem(plan: Any, src, dst, nsrc, ndst) -> str | None:
+    units, operands, n = plan.units, plan.operands, plan.spec.nranks
+    wrong = (operands["member"] < 0) | (operands["member"] >= n) | (operands["buf"] >= NBUFS)
+    wrong |= operands["pad"].any(axis=1) | (operands["offset"] >= 1 << 62) | (operands["flags"] > PARTIAL)
+    if wrong.any():
+        return f"operand {int(wrong.argmax())} is no place of a member's buffer"
+    place = operands["member"].astype(np.int64) * NBUFS + operands["buf"]
+    room = plan.buffer_bytes.reshape(-1)
+    element = np.array([max(size, 1) for size in DTYPE_BYTES], np.uint64)[units["dtype"]]
+    wide = _WIDE[units["dtype"], units["op"]]
+    for first, number in ((src, nsrc), (dst, ndst)):
+        unit = np.repeat(np.arange(len(number)), number)
+        which = np.arange(len(unit)) - np.repeat(np.cumsum(number) - number - first, number)
+        partial = operands["flags"][which] != 0
+        stray = partial & (units["kind"][unit] != REDUCE)
+        if stray.any():
+            return f"unit {int(unit[stray.argmax()])} has a partial operand, though it does not reduce"
+        length = np.where(partial, units["bytes"][unit] // element[unit] * wide[unit], units["bytes"][unit])
+        beyond = operands["offset"][which] + length > room[place[which]]
+        if beyond.any():
+            return f"unit {int(unit[beyond.argmax()])} reaches beyond buffer_bytes"
+    return None
+
+
+_WIDE = np.array([[partial_bytes(d, o) for o in range(len(OP_NAMES))] for d in range(len(DTYPE_NAMES))], np.uint64)
