@@ -7,16 +7,27 @@ The others are one file each, and users add theirs (``register``).
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 from strata.errors import InvalidArgument
-from strata.plan.algorithms import full_mesh
+from strata.plan.algorithms import binomial, full_mesh, pat, rhd, ring
 from strata.plan.algorithms.algorithm import Algorithm
 from strata.plan.spec import Spec
 from strata.plan.topology import Topology
 
 __all__ = ["Algorithm", "available", "get", "names", "register"]
 
-_BUILTIN: tuple[Algorithm, ...] = (full_mesh.FULL_MESH,)
+_BUILTIN: tuple[Algorithm, ...] = (
+    full_mesh.FULL_MESH,
+    ring.RING,
+    ring.ZEROCOPY_RING,
+    rhd.RHD,
+    pat.PAT,
+    binomial.BINOMIAL,
+    binomial.SCATTER_ALLGATHER,
+)
+# The executor of dies runs one step without scratch: until it runs the rest, others are taken when asked for.
+_BUILTIN = (_BUILTIN[0], *(replace(a, chosen_freely=False) for a in _BUILTIN[1:]))
 _ALL: dict[str, Algorithm] = {a.name: a for a in _BUILTIN}
 
 

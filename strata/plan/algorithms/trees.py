@@ -1,0 +1,189 @@
+"""What algorithms of several steps share: trees along which blocks spread, or are reduced.
+
+An algorithm that gathers is told by two matrices: from whom each member has each block, and in
+which of its steps.  Read backwards, the same trees reduce: whoever gave a block to others adds up
+their operands.  All members compute the same matrices, so that a flag is waited for exactly where
+its owner moves bytes under it; what has no bytes is left out on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from strata.plan.frontends._common import grain
+from strata.plan.records import (
+    NONE,
+    OUT,
+    PARTIAL_DST,
+    PARTIAL_SRC,
+    PULL,
+    SCRATCH,
+    SLICE_DTYPE,
+    SRC,
+    partial_bytes,
+)
+from strata.plan.spec import Spec
+
+FLAGS = 1024  # of a member in one operation, which executors have
+CHUNK = 128 << 10  # bytes from which on a block is cut, so that its steps overlap
+
+# (members, blocks) -> buffers and offsets, arrays
+Place = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class Trees(NamedTuple):
+    """int64 (members, blocks).  ``parent``: from whom the member has the block, -1 if it does not
+    receive it.  ``step``: in which step; -1 as well; later than its parent's."""
+
+    parent: np.ndarray
+    step: np.ndarray
+
+    @property
+    def last(self) -> int:
+        """The last step."""
+        return int(self.step.max(initial=-1))
+
+
+class Blocks(NamedTuple):
+    """Where blocks lie in the buffer that is whole, and in how many chunks each moves."""
+
+    start: np.ndarray
+    bytes: np.ndarray
+    itemsize: int
+    chunks: int
+
+    def chunk(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Start within its block and length of chunk ``number`` of each block."""
+        unit = grain(self.itemsize)
+        grains = -(-self.bytes // unit)
+        begin = np.minimum(grains * number // self.chunks * unit, self.bytes)
+        end = np.minimum(grains * (number + 1) // self.chunks * unit, self.bytes)
+        return begin, end - begin
+
+
+def chunks(nbytes: int, most: int, steps: int) -> int:
+    """In how many chunks blocks of so many bytes move, if a member has flags of ``steps`` steps."""
+    return max(min(nbytes // CHUNK, most, FLAGS // max(steps, 1)), 1)
+
+
+def whole_blocks(spec: Spec, number: int, nchunks: int = 1) -> Blocks:
+    """``number`` blocks of ``part`` bytes."""
+    each = np.full(number, spec.part, np.int64)
+    return Blocks(np.arange(number, dtype=np.int64) * spec.part, each, spec.itemsize, nchunks)
+
+
+def shares(spec: Spec, number: int, nchunks: int = 1) -> Blocks:
+    """``part`` bytes in ``number`` shares: ``frontends._common.share`` for all members."""
+    unit, at = grain(spec.itemsize), np.arange(number + 1, dtype=np.int64)
+    ends = np.minimum(-(-spec.part // unit) * at // number * unit, spec.part)
+    return Blocks(ends[:-1], np.diff(ends), spec.itemsize, nchunks)
+
+
+def made(**columns) -> np.ndarray:
+    """Slices from columns, SLICE_DTYPE; those without bytes are left out.  Pulls without flags
+    unless told otherwise."""
+    columns = {"kind": PULL, "wait_peer": NONE, "wait_flag": NONE, "post_flag": NONE, **columns}
+    length = max(np.size(c) for c in columns.values()) if all(np.size(c) for c in columns.values()) else 0
+    slices = np.zeros(length, SLICE_DTYPE)
+    for name, column in columns.items():
+        slices[name] = column if length else 0
+    return slices[slices["bytes"] != 0]
+
+
+def ordered(*parts: np.ndarray) -> np.ndarray:
+    """Lists of slices as one, by step."""
+    slices = np.concatenate(parts)
+    return slices[np.argsort(slices["step"], kind="stable")]
+
+
+def own_copy(spec: Spec, rank: int, *, dst: int = 0, src: int = 0, skip: bool | None = None) -> np.ndarray:
+    """A copy of own SRC into own OUT, unless the member works in place."""
+    if spec.in_place if skip is None else skip:
+        return np.zeros(0, SLICE_DTYPE)
+    return made(peer=rank, src_buf=SRC, dst_buf=OUT, src=src, dst=dst, bytes=spec.part)
+
+
+def spread(trees: Trees, rank: int, blocks: Blocks, place: Place, *, first: int = 0,
+           ready: int | None = None) -> np.ndarray:  # fmt: skip
+    """The member's pulls of the blocks it receives.
+
+    ``place`` says where a member has a block.  Chunk k of step s is flag and step
+    ``first`` + s * chunks + k.  ``ready``: flag of a block's first chunk at its origin, which has
+    it from the beginning if None.
+    """
+    block = np.flatnonzero(trees.parent[rank] >= 0)
+    giver, step = trees.parent[rank, block], trees.step[rank, block]
+    given = trees.step[giver, block]
+    me = np.full(len(block), rank)
+    (src_buf, src), (dst_buf, dst) = place(giver, block), place(me, block)
+    parts = []
+    for k in range(blocks.chunks):
+        begin, length = (column[block] for column in blocks.chunk(k))
+        flag = np.where(given >= 0, first + given * blocks.chunks + k, NONE if ready is None else ready + k)
+        mine = first + step * blocks.chunks + k
+        parts.append(made(peer=giver, src_buf=src_buf, src=src + begin, dst_buf=dst_buf, dst=dst + begin,
+                          bytes=length, wait_peer=np.where(flag == NONE, NONE, giver), wait_flag=flag,
+                          post_flag=mine, step=mine))  # fmt: skip
+    return merged(ordered(*parts)) if parts else made(bytes=0)
+
+
+def merged(slices: np.ndarray) -> np.ndarray:
+    """Copies that follow on one another in both buffers, under the same flags, as one."""
+    if len(slices) < 2:
+        return slices
+    names = ("peer", "src_buf", "dst_buf", "wait_peer", "wait_flag", "post_flag", "step", "op", "flags", "kind")
+    order = np.lexsort([slices[n] for n in ("dst", "wait_flag", "wait_peer", "peer", "step")])
+    slices = slices[order]
+    a, b = slices[:-1], slices[1:]
+    joins = (a["src"] + a["bytes"] == b["src"]) & (a["dst"] + a["bytes"] == b["dst"]) & (b["op"] == 0)
+    for name in names:
+        joins &= a[name] == b[name]
+    heads = np.flatnonzero(np.concatenate(([True], ~joins)))
+    joined = slices[heads]
+    joined["bytes"] = np.add.reduceat(slices["bytes"], heads)
+    return joined
+
+
+def reduced(trees: Trees, rank: int, blocks: Blocks, spec: Spec, origin: np.ndarray, *, target: np.ndarray,
+            in_out: bool = False) -> np.ndarray:  # fmt: skip
+    """The member's reductions: of each block that it gives to others along the trees, its own
+    operand and theirs, in the order of their distance from it.
+
+    The sum of block b ends at ``origin[b]``, in OUT at ``target[b]``; sums on the way are partial
+    and lie in scratch where their elements lie in the whole, or in OUT there (``in_out``, for
+    partials no wider than elements).  Step s of the trees is step ``last`` - s here, and the
+    origins' is ``last`` + 1; flags as in ``spread``.
+    """
+    n, wide, last, nchunks = spec.nranks, partial_bytes(spec.dtype, spec.redop), trees.last, blocks.chunks
+    gives = np.zeros(trees.parent.shape, bool)
+    child, of = np.nonzero(trees.parent >= 0)
+    gives[trees.parent[child, of], of] = True
+    buf = OUT if in_out else SCRATCH
+    rows = []
+    cuts = [tuple(c.tolist() for c in blocks.chunk(k)) for k in range(nchunks)]
+    for block in np.flatnonzero(gives[rank] | (origin == rank)).tolist():
+        final = origin[block] == rank
+        children = np.flatnonzero(trees.parent[:, block] == rank)
+        children = children[np.argsort((children - rank) % n)].tolist()
+        mine = (last - int(trees.step[rank, block])) * nchunks
+        for k, (begins, lengths) in enumerate(cuts):
+            if not lengths[block]:
+                continue
+            at = int(blocks.start[block]) + begins[block]
+            partial = at // spec.itemsize * wide
+            dst = (OUT, int(target[block]) + begins[block], 0) if final else (buf, partial, PARTIAL_DST)
+            for c in (rank, *children):
+                summed = c != rank and gives[c, block]
+                src, where, flag = (buf, partial, PARTIAL_SRC) if summed else (SRC, at, 0)
+                wait = (c, (last - int(trees.step[c, block])) * nchunks + k) if summed else (NONE, NONE)
+                rows.append((c, PULL, spec.redop, src, dst[0], where, dst[1], lengths[block], *wait, mine + k,
+                             flag | dst[2], mine + k))  # fmt: skip
+    return ordered(np.array(rows, SLICE_DTYPE))
+
+
+def scratch(spec: Spec, whole: int) -> int:
+    """Bytes of partial sums for a buffer of ``whole`` bytes."""
+    return whole // spec.itemsize * partial_bytes(spec.dtype, spec.redop) if spec.itemsize else 0
