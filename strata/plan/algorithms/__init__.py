@@ -10,7 +10,7 @@ import zlib
 from dataclasses import replace
 
 from strata.errors import InvalidArgument
-from strata.plan.algorithms import binomial, full_mesh, pat, rhd, ring
+from strata.plan.algorithms import atomic, binomial, bruck, full_mesh, hierarchical, pat, rhd, ring, staged
 from strata.plan.algorithms.algorithm import Algorithm
 from strata.plan.spec import Spec
 from strata.plan.topology import Topology
@@ -25,6 +25,10 @@ _BUILTIN: tuple[Algorithm, ...] = (
     pat.PAT,
     binomial.BINOMIAL,
     binomial.SCATTER_ALLGATHER,
+    bruck.BRUCK,
+    hierarchical.HIERARCHICAL,
+    atomic.ATOMIC_RMW,
+    staged.STAGED,
 )
 # The executor of dies runs one step without scratch: until it runs the rest, others are taken when asked for.
 _BUILTIN = (_BUILTIN[0], *(replace(a, chosen_freely=False) for a in _BUILTIN[1:]))
