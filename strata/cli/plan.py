@@ -1,0 +1,191 @@
+"""strata plan: the plans of an operation, printed, saved, compared, verified, converted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from strata.config import parse_size
+from strata.dtypes import OP_CODES, dtype_of
+from strata.errors import InvalidArgument
+from strata.plan import OPERATIONS, Plan, Spec, build, diff, load_all, save, save_all, verify
+from strata.plan.records import DTYPE_BYTES, DTYPE_NAMES
+from strata.plan.spec import REDUCTIONS, normal
+
+if TYPE_CHECKING:
+    from strata.plan.select import Settings
+
+PARTED = ("reduce_scatter", "all_to_all", "scatter")
+EXAMPLES = """\
+examples:
+  strata plan all_reduce -n 8 -b 1M                  the plan of rank 0, as text
+  strata plan all_gather -n 32 -b 128M --machine cm384 --cores 48 --verify
+  strata plan all_to_all_v -n 4 --counts counts.txt -o plans.json
+  strata plan --load plans.json --rank 2             print a plan from a file
+  strata plan all_reduce -n 4 -b 1M --diff plans.json
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "strata plan", description="Prints the plan of an operation; nothing is run.", epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("operation", nargs="?", choices=OPERATIONS, metavar="OP", help=", ".join(OPERATIONS))
+    add("-n", "--ranks", type=int, help="members of the group")
+    add("-b", "--bytes", type=_size, default=None, help='of the source of each member, as "1M" (default 1M)')
+    add("--dtype", default=None, choices=DTYPE_NAMES, metavar="T", help="element type: " + ", ".join(DTYPE_NAMES[1:]))
+    add("--op", default="sum", choices=list(OP_CODES), help="operator of a reduction (default sum)")
+    add("--root", type=int, default=0, help="of broadcast, reduce, gather, scatter")
+    add("--counts", metavar="FILE", help="all_to_all_v: matrix of elements from (row) to (column), .npy or text")
+    add("--in-place", action="store_true", help="source and result share memory")
+    add("--mailbox", action="store_true", help="plan a small operation that goes by mailboxes")
+    add("--rank", type=int, help="whose plan to print (default 0) or save (default all)")
+    add("--algorithm", help="instead of the library's choice")
+    add("--path", help="mte or sdma")
+    add("--cores", type=int, help="cores of a die (default: the library's choice)")
+    add("--partition", choices=("balanced", "naive"), help="how units are shared among cores")
+    add("--machine", choices=("host", "cm384"), default="host", help="whose distances and costs (default host)")
+    add("--load", metavar="FILE", help="plans from a file instead of an operation")
+    add("-o", "--output", metavar="FILE", help="save as .npz or .json")
+    add("--verify", action="store_true", help="prove that the plans of all members deliver the operation")
+    add("--diff", metavar="FILE", help="what the plans in FILE differ in; status 1 if they do")
+    add("--explain", action="store_true", help="which algorithm, why, and what the others would cost")
+    add("--json", action="store_true", help="output as JSON")
+    add("--limit", type=int, default=32, help="lines of each list (default 32)")
+    return parser
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 0; 1 if --diff found differences; errors are raised."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.limit < 0:
+        parser.error("--limit is negative")
+    if args.load and (args.operation or args.explain):
+        parser.error("--load gives the operation: no OP or --explain beside it")
+    if not args.load and not args.operation:
+        parser.error("OP or --load is needed")
+    if args.explain:
+        return _explain(args)
+    plans = load_all(args.load) if args.load else _built(args)
+    chosen = plans if args.rank is None else [p for p in plans if p.rank == args.rank]
+    if not chosen:
+        raise InvalidArgument(f"there is no rank {args.rank} among {len(plans)} plans")
+    if args.output:
+        _save(args, chosen)
+    found: dict[str, Any] = {}
+    if args.verify:
+        found["verified"] = verify(plans)
+    if args.diff:
+        found["differences"] = _differences(load_all(args.diff), chosen, args.limit)
+    _show(args, chosen, found)
+    return 1 if found.get("differences") else 0
+
+
+def _built(args: argparse.Namespace) -> list[Plan]:
+    from strata import selection
+    from strata.plan.select import Ask, choose
+
+    settings = selection.machine(args.machine)
+    spec = _spec(args, args.operation, args.ranks)
+    choice = choose(spec, Ask(args.algorithm, args.path, args.cores, args.partition), settings)
+    return _plans(args, spec, settings, algorithm=choice.algorithm.name, cores=choice.cores, path=choice.path,
+                  policy=choice.partition)  # fmt: skip
+
+
+def _plans(args: argparse.Namespace, spec: Spec, settings: Settings, **options: Any) -> list[Plan]:
+    everyone = args.verify or args.diff or args.output or args.rank is None and args.json
+    ranks = range(spec.nranks) if everyone else [args.rank or 0]
+    return [build(spec, r, cost=settings.cost, topology=settings.topology, **options) for r in ranks]
+
+
+def _spec(args: argparse.Namespace, operation: str, ranks: int | None) -> Spec:
+    counts = _counts(args.counts) if args.counts else None
+    if (counts is not None) != (operation == "all_to_all_v"):
+        raise InvalidArgument("--counts FILE goes with all_to_all_v, and only with it")
+    n = len(counts) if ranks is None and counts is not None else ranks
+    if n is None:
+        raise InvalidArgument("-n N, the number of ranks, is needed")
+    reduces = operation in REDUCTIONS
+    code = DTYPE_NAMES.index(args.dtype or ("f32" if reduces else "u8"))
+    size = DTYPE_BYTES[code] or 1
+    nbytes = 0 if counts is not None or operation == "barrier" else 1 << 20 if args.bytes is None else args.bytes
+    parts = max(n, 1) if operation in PARTED else 1
+    if nbytes % (size * parts):
+        what = f"{parts} equal parts of " if parts > 1 else ""
+        raise InvalidArgument(f"-b {nbytes} is not {what}whole elements of {size} bytes")
+    redop = OP_CODES[args.op] if reduces else 0
+    mode = "mailbox" if args.mailbox else "zero_copy"
+    return normal(Spec(operation, nbytes // size // parts, size, code, redop, args.root, n, mode, counts, args.in_place))
+
+
+def _counts(name: str) -> np.ndarray:
+    try:
+        if name.endswith(".npy"):
+            return np.load(name, allow_pickle=False)
+        return np.atleast_2d(np.loadtxt(name, np.int64))
+    except ValueError as error:
+        raise InvalidArgument(f"{name} is no matrix of integers: {error}") from None
+
+
+def _save(args: argparse.Namespace, plans: list[Plan]) -> None:
+    if len(plans) == 1 and args.rank is not None:
+        save(plans[0], args.output)
+    else:
+        save_all(plans, args.output)
+
+
+def _differences(old: list[Plan], new: list[Plan], limit: int) -> list[str]:
+    theirs = {p.rank: p for p in old}
+    if len(old) != len(new) and len(old) == 1:
+        new = [p for p in new if p.rank in theirs]
+    lines = [f"rank {r} is only in the file" for r in theirs if r not in {p.rank for p in new}]
+    for plan in new:
+        if plan.rank not in theirs:
+            lines.append(f"rank {plan.rank} is not in the file")
+            continue
+        lines += [f"rank {plan.rank}: {line}" for line in diff(theirs[plan.rank], plan, limit).splitlines()]
+    return lines
+
+
+def _show(args: argparse.Namespace, plans: list[Plan], found: dict[str, Any]) -> None:
+    if args.json:
+        heads = [{**p.header(), "hash": p.hash(), "units": len(p.units), "slices": len(p.slices)} for p in plans]
+        print(json.dumps({"plans": heads, **found}, indent=1))
+        return
+    if not args.diff and not args.output:
+        print("\n".join(p.pretty(args.limit) for p in plans[: None if args.rank is not None or args.load else 1]))
+    if args.output:
+        print(f"{args.output}: {len(plans)} plans")
+    if args.verify:
+        numbers = ", ".join(f"{value} {name}" for name, value in found["verified"].items())
+        print(f"verified, all {plans[0].spec.nranks} ranks: {numbers}")
+    if args.diff:
+        print("\n".join(found["differences"]) or "no differences")
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from strata.explaining import explain
+
+    if args.operation is None or args.ranks is None:
+        raise InvalidArgument("--explain needs OP and -n N")
+    spec = _spec(args, args.operation, args.ranks)
+    text = explain(
+        args.operation, 1 << 20 if args.bytes is None else args.bytes, args.ranks, dtype=dtype_of(spec.dtype), op=args.op,
+        root=args.root, algorithm=args.algorithm, path=args.path, cores=args.cores, partition=args.partition,
+        machine=args.machine,
+    )  # fmt: skip
+    print(json.dumps(text, indent=1, default=str) if args.json else text)
+    return 0
