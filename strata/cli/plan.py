@@ -128,7 +128,8 @@ def _spec(args: argparse.Namespace, operation: str, ranks: int | None) -> Spec:
         raise InvalidArgument(f"-b {nbytes} is not {what}whole elements of {size} bytes")
     redop = OP_CODES[args.op] if reduces else 0
     mode = "mailbox" if args.mailbox else "zero_copy"
-    return normal(Spec(operation, nbytes // size // parts, size, code, redop, args.root, n, mode, counts, args.in_place))
+    count = nbytes // size // parts
+    return normal(Spec(operation, count, size, code, redop, args.root, n, mode, counts, args.in_place))
 
 
 def _counts(name: str) -> np.ndarray:
@@ -182,8 +183,9 @@ def _explain(args: argparse.Namespace) -> int:
     if args.operation is None or args.ranks is None:
         raise InvalidArgument("--explain needs OP and -n N")
     spec = _spec(args, args.operation, args.ranks)
+    nbytes = 1 << 20 if args.bytes is None else args.bytes
     text = explain(
-        args.operation, 1 << 20 if args.bytes is None else args.bytes, args.ranks, dtype=dtype_of(spec.dtype), op=args.op,
+        args.operation, nbytes, args.ranks, dtype=dtype_of(spec.dtype), op=args.op,
         root=args.root, algorithm=args.algorithm, path=args.path, cores=args.cores, partition=args.partition,
         machine=args.machine,
     )  # fmt: skip

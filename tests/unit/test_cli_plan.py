@@ -77,7 +77,7 @@ def test_counts(capsys, tmp_path, name):
 def test_explains(capsys):
     assert "full_mesh" in run(capsys, "all_gather", "-n", 4, "-b", "1M", "--explain")
     found = json.loads(run(capsys, "all_reduce", "-n", 4, "-b", "1M", "--explain", "--json", "--dtype", "bf16"))
-    assert found["operation"] == "all_reduce" and found["candidates"]
+    assert found["operation"] == "all_reduce" and found["algorithm"] and found["why"]
 
 
 @pytest.mark.parametrize(
