@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from strata.fabric.intercept import intercept
     from strata.job import finalize, init, initialized, stats
     from strata.launch import spawn
+    from strata.plan.user import algorithm
     from strata.registration import Registration, deregister, register
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "StrataError",
     "Work",
     "address",
+    "algorithm",
     "array",
     "deregister",
     "empty",
@@ -158,6 +160,7 @@ _HOME = {
     "strata.explaining": ("explain",),
     "strata.job": ("finalize", "init", "initialized", "stats"),
     "strata.launch": ("spawn",),
+    "strata.plan.user": ("algorithm",),
     "strata.registration": ("Registration", "deregister", "register"),
 }
 

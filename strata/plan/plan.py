@@ -10,7 +10,7 @@ import numpy as np
 
 from strata.errors import StrataError
 from strata.plan import files, text
-from strata.plan.records import OPERAND_DTYPE, PLAN_VERSION, SLICE_DTYPE, UNIT_DTYPE
+from strata.plan.records import COPY, OPERAND_DTYPE, PLAN_VERSION, SCRATCH, SLICE_DTYPE, UNIT_DTYPE
 from strata.plan.spec import Spec
 from strata.plan.wellformed import problem
 
@@ -86,6 +86,15 @@ class Plan:
         from strata.plan import algorithms
 
         return algorithms.exposes_out(self.algorithm)
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes that the die copies between its own SRC or OUT and its own scratch."""
+        copies = self.units[self.units["kind"] == COPY]
+        ends = [self.operands[copies[first].astype(np.int64)] for first in ("src_first", "dst_first")]
+        own = (ends[0]["member"] == self.rank) & (ends[1]["member"] == self.rank)
+        across = (ends[0]["buf"] == SCRATCH) != (ends[1]["buf"] == SCRATCH)
+        return int(copies["bytes"][own & across].sum())
 
     @property
     def nbytes(self) -> int:

@@ -67,6 +67,11 @@ def find(name: str) -> Algorithm | None:
     return _ALL.get(name)
 
 
+def is_users(name: str) -> bool:
+    """Whether the algorithm of that name is a user's."""
+    return name in _ALL and _ALL[name] not in _BUILTIN
+
+
 def exposes_out(name: str) -> bool:
     """``Algorithm.exposes_out`` of that name; True for one that is not known here."""
     return name not in _ALL or _ALL[name].exposes_out

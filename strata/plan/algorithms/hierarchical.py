@@ -86,7 +86,7 @@ class _Exchange:
         direct = t.made(peer=mates, src_buf=SRC, src=rank * part, dst_buf=OUT, dst=mates * part, bytes=part)
         targets = self.targets(rank)
         peer, target = np.tile(mates, len(targets)), np.repeat(targets, len(mates))
-        slot = np.repeat(np.arange(len(targets)), len(mates)) * len(mates) + np.tile(np.arange(len(mates)), len(targets))
+        slot = np.arange(len(targets) * len(mates))
         collected = t.made(peer=peer, src_buf=SRC, src=target * part, dst_buf=SCRATCH, dst=slot * part, bytes=part,
                            post_flag=target // self.node)  # fmt: skip
         rows = []
