@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import msccl_files
 import numpy as np
 import pytest
 
@@ -103,6 +104,18 @@ def test_explains(capsys):
 def test_a_mistake_is_one_line_and_status_2(capsys, words, what):
     text = run(capsys, *words, status=2)
     assert what in text.splitlines()[-1] and "Traceback" not in text
+
+
+def test_an_msccl_file(capsys, tmp_path):
+    file = tmp_path / "ring.xml"
+    file.write_bytes(msccl_files.ring_allgather(4))
+    assert "die 1 of 4, ring_ag mte: 1048576 x 1 B" in run(capsys, "--msccl", file, "--rank", 1)
+    assert "4 plans" in run(capsys, "all_gather", "-n", 4, "-b", "1K", "--msccl", file, "-o", tmp_path / "p.json")
+    assert load_all(tmp_path / "p.json")[2].algorithm == "ring_ag"
+    assert "4 ranks, not 3" in run(capsys, "-n", 3, "--msccl", file, status=2)
+    assert "all_gather, not" in run(capsys, "all_reduce", "--msccl", file, status=2)
+    file.write_bytes(file.read_bytes().replace(b"cpy", b"copy"))
+    assert "tb 0 step 0: type is 'copy'" in run(capsys, "--msccl", file, status=2)
 
 
 def test_commands_are_found_by_name(capsys):

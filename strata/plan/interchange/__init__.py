@@ -1,0 +1,1 @@
+"""Other libraries' algorithm files: MSCCL XML."""

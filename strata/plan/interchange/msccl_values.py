@@ -1,0 +1,227 @@
+"""What the steps of an MSCCL file compute: they are followed in the file's order, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from strata.errors import InvalidArgument
+from strata.plan.interchange import dataflow
+from strata.plan.interchange.dataflow import Node, Program
+
+SENDS = frozenset(("s", "rcs", "rrs", "rrcs"))
+RECEIVES = frozenset(("r", "rcs", "rrc", "rrs", "rrcs"))
+REDUCES = frozenset(("rrc", "rrs", "rrcs", "re"))
+STORES = frozenset(("r", "rcs", "rrc", "rrcs", "cpy", "re"))
+TYPES = SENDS | RECEIVES | REDUCES | STORES | {"nop"}
+
+
+def fail(where: str, why: str) -> NoReturn:
+    """Raises InvalidArgument."""
+    raise InvalidArgument(f"MSCCL XML, {where}: {why}")
+
+
+@dataclass(eq=False)
+class Step:
+    """A step of a threadblock: ``before`` are steps it comes after, ``sent`` what it sends."""
+
+    where: str
+    gpu: int
+    type: str
+    src: tuple[str, int]
+    dst: tuple[str, int]
+    count: int
+    before: list[Step] = field(default_factory=list)
+    sender: Step | None = None
+    sent: list[Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class File:
+    """What a file says; ``per``: chunks of a part, ``chunks``: of each buffer of each gpu."""
+
+    name: str
+    operation: str
+    ngpus: int
+    in_place: bool
+    per: int
+    chunks: list[dict[str, int]]
+    steps: list[Step]
+
+
+def _sorted(steps: list[Step]) -> list[Step]:
+    after: dict[int, list[Step]] = {id(s): [] for s in steps}
+    left = {}
+    for step in steps:
+        before = step.before + ([step.sender] if step.sender else [])
+        left[id(step)] = len(before)
+        for b in before:
+            after[id(b)].append(step)
+    ready, done = deque(s for s in steps if not left[id(s)]), []
+    while ready:
+        step = ready.popleft()
+        done.append(step)
+        for later in after[id(step)]:
+            left[id(later)] -= 1
+            if not left[id(later)]:
+                ready.append(later)
+    if len(done) < len(steps):
+        fail(next(s for s in steps if left[id(s)]).where, "it waits for itself, by way of others")
+    return done
+
+
+class _Memory:
+    """What each chunk holds, and that accesses to it are ordered by the file."""
+
+    def __init__(self, found: File, steps: list[Step]) -> None:
+        self.file = found
+        self.known: dict[int, int] = {}  # step -> bits of all steps before it
+        self.number = {id(s): i for i, s in enumerate(steps)}
+        self.holds: dict[tuple[int, str, int], Node] = {}
+        self.last: dict[tuple[int, str, int], tuple[Step | None, list[Step]]] = {}
+        for gpu in range(found.ngpus):
+            for chunk in range(found.chunks[gpu]["i"]):
+                place = self.place(gpu, "i", chunk)
+                self.holds[place] = Node(gpu, [], frozenset(((gpu, chunk),)), chunk)
+
+    def place(self, gpu: int, buf: str, at: int) -> tuple[int, str, int]:
+        """Input chunks by their place in the output, where the file works in place, and both exist."""
+        if self.file.in_place:
+            own, per = gpu * self.file.per, self.file.per
+            if buf == "i" and self.file.operation == "all_gather":
+                return gpu, "o", own + at
+            if buf == "o" and self.file.operation == "reduce_scatter":
+                return gpu, "i", own + at
+            if buf == "o" and self.file.operation != "all_gather" and per:
+                return gpu, "i", at
+        return gpu, buf, at
+
+    def enter(self, step: Step) -> None:
+        bits = 0
+        for b in step.before + ([step.sender] if step.sender else []):
+            bits |= self.known[id(b)] | 1 << self.number[id(b)]
+        self.known[id(step)] = bits
+
+    def read(self, step: Step, place: tuple[int, str, int]) -> Node:
+        if place not in self.holds:
+            fail(step.where, f"reads {place[1]} chunk {place[2]}, which nothing was written to")
+        writer, readers = self.last.setdefault(place, (None, []))
+        self._ordered(step, writer)
+        readers.append(step)
+        return self.holds[place]
+
+    def write(self, step: Step, place: tuple[int, str, int], node: Node) -> None:
+        writer, readers = self.last.get(place, (None, []))
+        for other in [writer, *readers]:
+            self._ordered(step, other)
+        self.last[place] = step, []
+        self.holds[place] = node
+
+    def _ordered(self, step: Step, other: Step | None) -> None:
+        if other is not None and other is not step and not self.known[id(step)] >> self.number[id(other)] & 1:
+            fail(step.where, f"touches a chunk that {other.where} touches as well, in no order")
+
+
+def evaluate(found: File) -> Program:
+    """The file's values; InvalidArgument if they are not those that the operation promises."""
+    steps = _sorted(found.steps)
+    memory = _Memory(found, steps)
+    for step in steps:
+        memory.enter(step)
+        _run(step, memory)
+    ends = _ends(found, memory)
+    nodes = dataflow.needed(ends)
+    dataflow.fold(nodes)
+    nodes = dataflow.needed(ends)
+    _share(found, nodes, ends)
+    nodes = dataflow.needed(ends)
+    dataflow.order(_before(nodes))
+    count = [0] * found.ngpus
+    waited = {id(o) for n in nodes for o in n.operands + n.after if not o.source}
+    for node in nodes:
+        if id(node) in waited:
+            node.flag = count[node.gpu]
+            count[node.gpu] += 1
+    return Program(found.operation, found.ngpus, found.per, nodes)
+
+
+def _run(step: Step, memory: _Memory) -> None:
+    for i in range(step.count):
+        def place(end: tuple[str, int], i: int = i) -> tuple[int, str, int]:
+            return memory.place(step.gpu, end[0], end[1] + i)
+
+        node: Node | None = None
+        if step.sender:
+            node = step.sender.sent[i]
+        elif step.type != "nop":
+            node = memory.read(step, place(step.src))
+        if node is None or step.type == "s":
+            step.sent += [node] if node else []
+            continue
+        if step.type in REDUCES:
+            own = memory.read(step, place(step.dst if step.type == "re" else step.src))
+            twice = own.parts & node.parts
+            if twice or len({chunk for _, chunk in own.parts | node.parts}) > 1:
+                fail(step.where, f"adds chunks {sorted(own.parts)[:3]} and {sorted(node.parts)[:3]} of (gpu, chunk)")
+            made = Node(step.gpu, [own, node], own.parts | node.parts)
+        else:
+            made = Node(step.gpu, [node], node.parts)
+        if step.type in STORES:
+            memory.write(step, place(step.dst), made)
+        step.sent.append(made)
+
+
+def _ends(found: File, memory: _Memory) -> list[Node]:
+    """The nodes that OUT ends with, which must be what the operation promises."""
+    ends = []
+    for gpu in range(found.ngpus):
+        for out in range(found.chunks[gpu]["o"]):
+            node = memory.holds.get(memory.place(gpu, "o", out))
+            wanted = _promise(found, gpu, out)
+            if node is None or node.parts != wanted:
+                held = "nothing" if node is None else f"{sorted(node.parts)[:4]}"
+                fail(f"gpu {gpu}", f"output chunk {out} ends with {held}, not {sorted(wanted)[:4]} of (gpu, chunk)")
+            if node.source or node.gpu != gpu or node.out >= 0:
+                node = Node(gpu, [node], node.parts)
+            node.out = out
+            ends.append(node)
+    return ends
+
+
+def _promise(found: File, gpu: int, out: int) -> frozenset[tuple[int, int]]:
+    per = found.per
+    if found.operation == "all_gather":
+        return frozenset(((out // per, out % per),))
+    if found.operation == "all_to_all":
+        return frozenset(((out // per, gpu * per + out % per),))
+    chunk = out if found.operation == "all_reduce" else gpu * per + out
+    return frozenset((g, chunk) for g in range(found.ngpus))
+
+
+def _share(found: File, nodes: list[Node], ends: list[Node]) -> None:
+    """What is written to OUT comes after readers of SRC there, or, where they need it, by way of a slot."""
+    moved: dict[int, Node] = {}
+    readers: dict[tuple[int, int], list[Node]] = {}
+    for node in nodes:
+        for operand in node.operands:
+            if operand.source:
+                readers.setdefault((operand.gpu, operand.chunk), []).append(node)
+    for i, end in enumerate(ends):
+        there = dataflow.shared(found.operation, end.gpu, found.per, end.out)
+        after = [n for n in readers.get((end.gpu, there), ()) if n is not end]
+        reads = any(o.source and (o.gpu, o.chunk) != (end.gpu, there) for o in end.operands)
+        if after and (end.uses or reads):  # others may wait for it that it would wait for
+            slot = Node(end.gpu, end.operands, end.parts)
+            for node in nodes:
+                node.operands = [slot if o is end else o for o in node.operands]
+            ends[i] = Node(end.gpu, [slot], end.parts, out=end.out)
+            moved[id(end)] = slot
+        ends[i].after = after
+    for end in ends:
+        end.after = [moved.get(id(n), n) for n in end.after]
+
+
+def _before(nodes: list[Node]) -> list[Node]:
+    """Nodes in an order that has operands and ``after`` first."""
+    return sorted(nodes, key=lambda n: bool(n.after))

@@ -1,0 +1,159 @@
+"""MSCCL XML: known algorithms are read, run by the reference executor and compared; wrong files are refused."""
+
+import random
+import re
+
+import msccl_files as files
+import numpy as np
+import plan_cases as cases
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.errors import InvalidArgument
+from strata.exec import reference
+from strata.plan import algorithms, build, operations
+from strata.plan.interchange import msccl_xml
+from strata.plan.records import OP_NAMES
+
+
+def arrays(spec, rank, chance, dtype):
+    """Source and result of a member, which share memory if it works in place; the source is filled."""
+    sent, received = (size // dtype.itemsize for size in operations.sizes(spec, rank))
+    place = operations.own_place(spec, rank)
+    if place is None:
+        src, out = np.zeros(sent, dtype), np.zeros(received, dtype)
+    else:
+        both, place = np.zeros(max(sent, received), dtype), place // dtype.itemsize
+        src, out = both[max(place, 0) :][:sent], both[max(-place, 0) :][:received]
+    src[:] = chance.integers(-8, 8, sent).astype(dtype)
+    return src, out
+
+
+def wanted(spec, rank, sources, dtype):
+    """What the member's result must be, by the operation's definition; sums are exact before rounding."""
+    made = np.zeros(operations.sizes(spec, rank)[1], np.uint8)
+    for dst, length, member, src in zip(*operations.result(spec, rank), strict=True):
+        if member >= 0:
+            made[dst : dst + length] = sources[member].view(np.uint8)[src : src + length]
+            continue
+        parts = [s.view(np.uint8)[src : src + length].view(dtype).astype(np.float32) for s in sources]
+        total = np.sum(parts, axis=0, dtype=np.float32)
+        mean = total / np.float32(spec.nranks) if OP_NAMES[spec.redop] == "avg" else total
+        made[dst : dst + length] = mean.astype(dtype).view(np.uint8)
+    return made.view(dtype)
+
+
+def deliver(algorithm, count, dtype="f32", op="sum", in_place=0, cores=1, seed=None):
+    """Builds and runs the algorithm on all members, in any order of the cores; compares every byte."""
+    (operation,) = algorithm.operations
+    spec = cases.spec(operation, count, msccl_xml.ranks(algorithm), dtype)
+    if spec.redop:
+        spec = spec._replace(redop=OP_NAMES.index(op))
+    plans = cases.plans(spec, in_place, cores, algorithm=algorithm.name)
+    kind, chance = reference.numpy_dtype(spec.dtype), np.random.default_rng(count)
+    pairs = [arrays(p.spec, p.rank, chance, kind) for p in plans]
+    sources = [src.copy() for src, _ in pairs]
+    members = [reference.buffers(*pair, p.scratch) for pair, p in zip(pairs, plans, strict=True)]
+    for member in members:
+        member.scratch[:] = 0xEE
+    reference.run(plans, members, seed)
+    for plan, (_, out) in zip(plans, pairs, strict=True):
+        assert np.array_equal(out, wanted(plan.spec, plan.rank, sources, kind)), (plan, seed)
+
+
+@pytest.mark.parametrize("name", files.ALL)
+@pytest.mark.parametrize("count", [0, 1, 17, 1003])
+def test_known_algorithms_deliver(name, count):
+    make, sizes = files.ALL[name]
+    for n in sizes:
+        algorithm = algorithms.register(msccl_xml.parse(make(n)))
+        for in_place in (0, (1 << n) - 1, 0b0110_0101):
+            for dtype, op in (("f32", "sum"), ("bf16", "avg")):
+                deliver(algorithm, count, dtype, op, in_place, cores=1 + count % 2, seed=count * n)
+
+
+def test_sums_are_rounded_once():
+    """1 + 3 x 2**-9 in bf16: each addition alone is lost, or rounded by itself."""
+    algorithm = algorithms.register(msccl_xml.parse(files.ring_allreduce(4)))
+    spec = cases.spec("all_reduce", 64, 4, "bf16")
+    plans = cases.plans(spec, algorithm=algorithm.name)
+    kind = reference.numpy_dtype(spec.dtype)
+    sources = [np.full(64, 1 if r == 0 else 2**-9, kind) for r in range(4)]
+    outs = [np.zeros(64, kind) for _ in plans]
+    reference.run(plans, [reference.buffers(s, o, p.scratch) for s, o, p in zip(sources, outs, plans, strict=True)])
+    for out in outs:
+        assert (out == kind.type(np.float32(1 + 3 * 2**-9))).all() and (out != kind.type(1)).all()
+
+
+@pytest.mark.parametrize(
+    "pattern, new, what",
+    [
+        ('coll="allreduce"', 'coll="magic"', "coll is 'magic'"),
+        ('ngpus="4"', 'ngpus="5"', "each of 0 to 4 once"),
+        ('ngpus="4"', 'ngpus="many"', "ngpus is 'many'"),
+        ('nchunksperloop="4"', 'nchunksperloop="99999999"', "nchunksperloop is 99999999"),
+        ('type="rrs"', 'type="zap"', "gpu 0 tb 0 step 1: type is 'zap'"),
+        ('srcoff="0"', 'srcoff="9"', "gpu 0 tb 0 step 0: srcbuf 'i' has no chunks 9"),
+        ('srcbuf="i"', 'srcbuf="q"', "srcbuf 'q'"),
+        ('cnt="1"', 'cnt="0"', "cnt is 0"),
+        ('type="s"', 'type="nop"', "sends"),
+        ('send="1"', 'send="-1"', "send is -1"),
+        ('send="1"', 'send="4"', "send is 4"),
+        ('recv="3"', 'recv="2"', "receives"),
+        ('type="rrcs"', 'type="rcs"', "output chunk"),
+        ('type="rrs"', 'type="rcs"', "output chunk"),
+        ('depid="-1" deps="-1"', 'depid="7" deps="0"', "depends on tb 7 step 0"),
+        ('depid="-1" deps="-1"', 'depid="0" deps="3"', "waits for itself"),
+        ('s="1"', 's="7"', "is not step 1"),
+        ("<algo", "<algorithm", "mismatched tag"),
+        ("<algo ", "<!DOCTYPE x><algo ", "document type"),
+    ],
+)
+def test_errors_say_what_is_wrong_where(pattern, new, what):
+    text = files.ring_allreduce(4).decode()
+    assert pattern in text
+    with pytest.raises(InvalidArgument, match=re.escape(what)):
+        msccl_xml.parse(text.replace(pattern, new, 1).encode())
+
+
+def test_accesses_in_no_order_are_refused():
+    text = files.doubling_allgather(4).decode()
+    broken = re.sub('depid="0" deps="1"', 'depid="-1" deps="-1"', text)
+    with pytest.raises(InvalidArgument, match="in no order|nothing was written|ends with"):
+        msccl_xml.parse(broken.encode())
+    text = files.allpairs_allreduce(3).decode()
+    broken = re.sub(r'(type="re".*)depid="\d+" deps="\d+"', r'\1depid="-1" deps="-1"', text)
+    with pytest.raises(InvalidArgument, match="in no order|nothing was written"):
+        msccl_xml.parse(broken.encode())
+
+
+def test_it_is_for_its_number_of_ranks_and_keeps_the_librarys_names():
+    algorithm = algorithms.register(msccl_xml.parse(files.ring_allgather(4)))
+    with pytest.raises(InvalidArgument, match="4 ranks, not 3"):
+        build(cases.spec("all_gather", 8, 3), 0, algorithm=algorithm.name)
+    with pytest.raises(InvalidArgument, match="library's own"):
+        algorithms.register(msccl_xml.parse(files.ring_allgather(4).replace(b'"ring_ag"', b'"full_mesh"')))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(sorted(files.ALL)), st.integers(0, 1 << 32))
+def test_a_changed_file_is_refused_or_still_delivers(name, seed):
+    make, sizes = files.ALL[name]
+    chance = random.Random(seed)
+    lines = make(sizes[-1] if sizes[-1] < 6 else sizes[1]).decode().splitlines()
+    for _ in range(chance.randint(1, 2)):
+        at = chance.randrange(len(lines))
+        numbers = list(re.finditer(r'"-?\d+"', lines[at]))
+        if numbers and chance.random() < 0.8:
+            one = chance.choice(numbers)
+            value = chance.choice((-1, 0, 1, 2, 3, 1 << 40))
+            lines[at] = f'{lines[at][: one.start()]}"{value}"{lines[at][one.end() :]}'
+        else:
+            del lines[at]
+    try:
+        algorithm = algorithms.register(msccl_xml.parse("\n".join(lines).encode()))
+    except InvalidArgument as error:
+        assert str(error)
+        return
+    deliver(algorithm, 70, seed=seed)
