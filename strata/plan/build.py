@@ -11,9 +11,8 @@ from strata.plan import algorithms
 from strata.plan import cost as costs
 from strata.plan import topology as topologies
 from strata.plan.operations import remote
-from strata.plan.partition import POLICIES
 from strata.plan.plan import Plan
-from strata.plan.schedule import schedule
+from strata.plan.schedule import POLICIES, schedule
 from strata.plan.spec import Spec, normal
 
 MAX_CORES = 4096
@@ -51,8 +50,9 @@ def build(
         raise InvalidArgument(f"policy is {policy!r}, not one of {', '.join(POLICIES)}")
     slices = chosen.slices(spec, rank, topology)
     made = schedule(
-        slices, spec, rank, cores, policy=policy, cost=cost, tiers=topology.tiers, local_first=local_first
-    )
+        slices, spec, rank, cores,
+        policy=policy, cost=cost, tiers=topology.seen(rank, spec.nranks), local_first=local_first,
+    )  # fmt: skip
     return Plan(
         spec=spec,
         rank=int(rank),
@@ -63,7 +63,12 @@ def build(
         needs_done=spec.mode == "zero_copy" and remote(spec),
         scratch=chosen.scratch(spec, rank, topology),
         slices=slices,
-        **made._asdict(),
+        units=made.units,
+        operands=made.operands,
+        core_begin=made.core_begin,
+        buffer_bytes=made.buffer_bytes,
+        makespan_ps=made.makespan_ps,
+        bound_ps=made.bound_ps,
     )
 
 

@@ -14,7 +14,7 @@ from strata.plan.algorithms import Algorithm
 from strata.plan.build import MAX_CORES, PATHS
 from strata.plan.cost import HOST, Cost
 from strata.plan.model import HOST_MODEL, Model, estimate
-from strata.plan.partition import POLICIES
+from strata.plan.schedule import POLICIES
 from strata.plan.spec import Spec
 from strata.plan.table import Table
 from strata.plan.topology import HOST as ONE_HOST

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from strata.errors import InvalidArgument
 
 LOCAL, SIO, L1, L2 = range(4)
-
-# (rank, peers as an int array) -> tier of each pair as an int array, codes of st_tier
-Tiers = Callable[[int, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,17 @@ class Topology:
         far[peers // self.package == rank // self.package] = SIO
         far[peers == rank] = LOCAL
         return far
+
+    def seen(self, rank: int, nranks: int) -> np.ndarray:
+        """Tier of each member as ``rank`` sees it, u8, not to be changed."""
+        return _seen(self, rank, nranks)
+
+
+@lru_cache(maxsize=256)
+def _seen(topology: Topology, rank: int, nranks: int) -> np.ndarray:
+    found = topology.tiers(rank, np.arange(nranks)).astype(np.uint8)
+    found.setflags(write=False)
+    return found
 
 
 HOST = Topology(2, 16, flat=True)  # one memory; its packages and nodes are what hierarchical algorithms go by

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.plan import build, partition, verify
+from strata.plan import build, verify
 from strata.plan.cost import NO_CAP, Cost
+from strata.plan.schedule import POLICIES
 from strata.plan.topology import Topology
 
 # A supernode: latencies and rates by distance, 24 cores fill a port
@@ -23,61 +24,73 @@ MACHINE = Cost(
 TWO_NODES = Topology(2, 16)  # 32 dies: two per package, 16 per node
 
 
-def columns(data, units, peers):
-    """cost, peer, turn, share, cap of units of a few costs."""
-    costs = data.draw(st.lists(st.integers(0, 50), min_size=1, max_size=4))
+def costs(plan, cost):
+    """Picoseconds of each copy of a plan, exactly as the model has them."""
+    tier, nbytes = plan.units["tier"], plan.units["bytes"].astype(np.int64)
+    return cost.alpha_ps[tier] + np.rint(nbytes * cost.ps_per_byte[tier]).astype(np.int64)
+
+
+def skewed(data):
+    """An all_to_all_v of random sizes, a machine and a number of cores."""
+    n = data.draw(st.integers(1, 12))
     chance = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
-    cost = chance.choice(np.array(costs, np.int64), units)
-    peer = chance.integers(0, peers, units)
-    cap = np.full(units, data.draw(st.sampled_from([1, 2, 3, NO_CAP])))
-    return cost, peer, peer.copy(), chance.random(units).round(2), cap
-
-
-def plain_lpt(cost, dealt, cores):
-    heap = [(0, c) for c in range(cores)]
-    core = {}
-    for unit in dealt.tolist():
-        load, c = heap[0]
-        core[unit] = c
-        heapq.heapreplace(heap, (load + int(cost[unit]), c))
-    return core, max(heap)[0]
+    top = data.draw(st.sampled_from([3, 5000, 1 << 20, 1 << 26]))
+    counts = chance.integers(0, top, (n, n)) * (chance.random((n, n)) < 0.7)
+    spec = cases.spec("all_to_all_v", 1, n, itemsize=1, counts=counts)
+    cap = data.draw(st.sampled_from([1, 2, 3, NO_CAP]))
+    cost = Cost(MACHINE.alpha_us, MACHINE.gbps, (data.draw(st.sampled_from([1 << 14, 1 << 20])),) * 4, (cap,) * 4)
+    return spec, cost, data.draw(st.integers(1, 40)), Topology(2, 4)
 
 
 @given(st.data())
-def test_balanced_is_lpt(data):
-    units, cores = data.draw(st.integers(0, 3000)), data.draw(st.integers(2, 60))
-    cost, peer, turn, share, cap = columns(data, units, data.draw(st.integers(1, 40)))
-    placed = partition.balanced(cost, peer, turn, share, cores, cap)
-    core, makespan = plain_lpt(cost, np.lexsort((turn, share, -cost)), cores)
-    assert placed.loads.max() == makespan
-    assert sorted(placed.order.tolist()) == list(range(units))
-    assert all(core[u] == c for u, c in zip(placed.order.tolist(), placed.core.tolist(), strict=True))
-    assert cores * makespan <= int(cost.sum()) + (cores - 1) * int(cost.max(initial=0))
+def test_balanced_is_lpt_within_its_bounds(data):
+    """A heap over the units by falling cost gives the same loads; Graham's bound holds."""
+    spec, cost, cores, topology = skewed(data)
+    plan = build(spec, 0, cores, cost=cost, topology=topology)
+    each = costs(plan, cost)
+    loads = np.zeros(cores, np.int64)
+    np.add.at(loads, plan.units["core"], each)
+    heap = [0] * cores
+    for c in sorted(each.tolist(), reverse=True):
+        heapq.heapreplace(heap, heap[0] + c)
+    assert sorted(loads.tolist()) == sorted(heap)
+    average = -(-int(each.sum()) // cores)
+    largest = int(each.max(initial=0))
+    assert plan.makespan_ps == loads.max() and max(average, largest) <= plan.bound_ps <= plan.makespan_ps
+    assert cores * plan.makespan_ps <= int(each.sum()) + (cores - 1) * largest
+    if 3 * largest <= average:
+        assert 3 * plan.makespan_ps <= 4 * plan.bound_ps
+    assert build(spec, 0, cores, cost=cost, topology=topology).hash() == plan.hash()
+
+
+def test_equal_units_leave_no_lone_rest():
+    """One unit more than cores: cut finer, so that the last core is done near the average."""
+    for cores in range(2, 49):
+        spec = cases.spec("all_to_all", 1 << 20, cores + 1, itemsize=1)
+        plan = build(spec, 0, cores, cost=Cost((0.2,) * 4, (10,) * 4, (1 << 20,) * 4))
+        assert 3 * plan.makespan_ps <= 4 * -(-int(costs(plan, Cost((0.2,) * 4, (10,) * 4, (1,) * 4)).sum()) // cores)
 
 
 @given(st.data())
 def test_a_cap_holds_in_every_stripe(data):
-    units, cores = data.draw(st.integers(0, 700)), data.draw(st.integers(2, 24))
-    cost, peer, turn, share, cap = columns(data, units, data.draw(st.integers(1, 12)))
-    peer[peer == 3] = -1  # no one peer's: not counted
-    placed = partition.balanced(cost, peer, turn, share, cores, cap)
-    stripe, who = placed.stripe, peer[placed.order]
-    same_core = placed.core[1:] == placed.core[:-1]
-    assert (stripe[1:][same_core] > stripe[:-1][same_core]).all()
-    counted = who >= 0
-    _, number = np.unique(np.stack((stripe, who))[:, counted], axis=1, return_counts=True)
-    assert number.max(initial=0) <= (cap[0] if units else 0)
+    spec, cost, cores, topology = skewed(data)
+    policy = data.draw(st.sampled_from(POLICIES))
+    plan = build(spec, 0, cores, cost=cost, topology=topology, policy=policy)
+    units = plan.units
+    same = units["core"][1:] == units["core"][:-1]
+    assert (units["stripe"][1:][same] > units["stripe"][:-1][same]).all()
+    who = plan.operands["member"][units["src_first"]]
+    _, number = np.unique(np.stack((units["stripe"], who)), axis=1, return_counts=True)
+    assert number.max(initial=0) <= cost.cap[0]
 
 
 @given(st.data())
-def test_naive_places_every_unit_and_keeps_peers_apart(data):
-    units, cores, peers = (data.draw(st.integers(*r)) for r in ((0, 500), (2, 30), (1, 30)))
-    cost, peer, turn, share, cap = columns(data, units, peers)
-    placed = partition.naive(cost, peer, turn, share, cores, cap)
-    assert sorted(placed.order.tolist()) == list(range(units))
-    assert (np.diff(placed.core) >= 0).all() and placed.loads.sum() == cost.sum()
-    met = np.unique(peer)
-    used = [set(placed.core[peer[placed.order] == p].tolist()) for p in met]
+def test_naive_keeps_peers_apart(data):
+    spec, cost, cores, topology = skewed(data)
+    plan = build(spec, 0, cores, cost=cost, topology=topology, policy="naive")
+    who = plan.operands["member"][plan.units["src_first"]]
+    met = np.unique(who)
+    used = [set(plan.units["core"][who == p].tolist()) for p in met]
     if len(met) >= cores:
         assert all(len(cores_of) == 1 for cores_of in used)
     else:  # no core serves two peers
@@ -139,7 +152,7 @@ def test_skew_is_spread_over_stripes():
     assert plan.makespan_ps <= 1.05 * plan.bound_ps  # 47 units on 6 cores
 
 
-@pytest.mark.parametrize("policy", partition.POLICIES)
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("operation", ["all_gather", "all_reduce", "reduce_scatter", "all_to_all_v"])
 def test_plans_of_many_cores_are_proved(operation, policy):
     spec = cases.spec(operation, 1 << 20, 32)

@@ -1,0 +1,274 @@
+"""Slices to the units of cores: the front of ``st_schedule.h``, which has the method."""
+
+cimport numpy as cnp
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+import numpy as np
+
+from strata.errors import InvalidArgument
+
+cnp.import_array()
+
+
+cdef extern from "st_plan.h" nogil:
+    struct st_slice:
+        pass
+    struct st_operand:
+        pass
+    struct st_unit:
+        pass
+    enum:
+        ST_NBUFS
+        ST_NTIERS
+
+
+cdef extern from "st_schedule.h" nogil:
+    struct st_sched_bundle:
+        pass
+    struct st_sched_wait:
+        pass
+    struct st_sched_stage:
+        pass
+    struct st_sched_key:
+        pass
+    struct st_sched_run:
+        pass
+    struct st_sched_entry:
+        pass
+    struct st_sched_core:
+        int64_t load
+        uint32_t core
+    struct st_sched:
+        const st_slice *slices
+        const uint8_t *tier
+        const double *rate
+        const int64_t *alpha
+        const int64_t *unit
+        const int64_t *cap
+        uint32_t nslices, cores, itemsize
+        int32_t rank, nranks
+        uint8_t balanced, local_first, dtype
+        st_sched_bundle *bundles
+        st_operand *operands
+        st_sched_wait *waits
+        st_sched_stage *stages
+        uint32_t *wait_ids
+        uint32_t nbundles
+        st_sched_entry *entries
+        uint32_t *core
+        uint32_t *order
+        uint32_t *core_begin
+        st_sched_core *loads
+        st_sched_core *trial
+        st_sched_run *runs
+        uint64_t nentries, room
+        int64_t makespan, bound
+        uint32_t *table
+        uint32_t *waiting
+        uint32_t *next
+        uint32_t *tail
+        uint32_t *push_first
+        uint32_t *push_last
+        uint32_t *heads
+        uint32_t *seen
+        uint8_t *used
+        st_sched_key *keys
+        st_sched_key *spare
+        uint32_t mask
+        st_unit *units
+        st_operand *out
+        uint32_t *begin
+        uint64_t *extent
+        uint64_t nunits, nout
+    enum:
+        ST_SCHED_RUNS
+        ST_SCHED_MAX_UNITS
+        ST_SCHED_LEAST
+    int st_sched_fuse(st_sched *s, uint32_t *at) noexcept
+    uint64_t st_sched_room(st_sched *s) noexcept
+    void st_sched_place(st_sched *s) noexcept
+
+
+cdef extern from "st_schedule_write.h" nogil:
+    int st_sched_walk(st_sched *s, int fill) noexcept
+    void st_sched_stripes(st_sched *s, uint32_t *at, uint32_t *met, uint32_t *number) noexcept
+    void st_sched_extents(st_sched *s) noexcept
+
+
+MAX_UNITS = ST_SCHED_MAX_UNITS  # of a die, beyond a few for each bundle; larger operations get larger units
+LEAST_UNIT = ST_SCHED_LEAST     # bytes; balancing cuts no finer
+
+cdef tuple WRONG = (  # enum st_sched_status
+    "",
+    "is neither a pull nor a push nor a synchronisation",
+    "is a transfer of no bytes, or a synchronisation with some",
+    "has one of wait_peer and wait_flag without the other",
+    "has a lower step than the one before it: steps fall along the slices",
+    "is a push with an operator, which must be atomic",
+    "belongs to operands of one destination that have different operators",
+    "belongs to slices of one destination that post different flags",
+    "is a transient reduction that is pushed nowhere",
+    "has a partial operand, though it is no reduction",
+    "has a peer that is no member",
+    "has a code, flag, offset or length out of range",
+    "is atomic without an operator, or a mean",
+    "makes more units or operands than a plan can have",
+)
+
+
+cdef class _Room:
+    """Memory of one call, given out in pieces."""
+
+    cdef char *base
+    cdef size_t at, size
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.base)
+
+    cdef int take(self, size_t bytes) except -1:
+        self.base = <char *>PyMem_RawMalloc(bytes)
+        if self.base == NULL:
+            raise MemoryError
+        self.size = bytes
+        return 0
+
+    cdef void *piece(self, size_t bytes) noexcept:
+        cdef void *found = self.base + self.at
+        self.at += (bytes + 15) & ~<size_t>15
+        return found
+
+
+cdef _Room _fusing(st_sched *s):
+    """Gives ``s`` what st_sched_fuse needs, as st_schedule_fuse.h says."""
+    cdef size_t n = s.nslices + 1, table = 1
+    cdef _Room room = _Room()
+    while table < 2 * n:
+        table *= 2
+    s.mask = <uint32_t>(table - 1)
+    room.take(n * (sizeof(st_sched_bundle) + 3 * sizeof(st_operand) + sizeof(st_sched_wait)
+                   + sizeof(st_sched_stage) + 2 * sizeof(st_sched_key) + 33) + 8 * table + 16 * 16)
+    s.table = <uint32_t *>room.piece(4 * table)
+    s.waiting = <uint32_t *>room.piece(4 * table)
+    s.seen = <uint32_t *>room.piece(4 * n)
+    s.used = <uint8_t *>room.piece(n)
+    memset(room.base, 0, room.at)
+    s.bundles = <st_sched_bundle *>room.piece(n * sizeof(st_sched_bundle))
+    s.operands = <st_operand *>room.piece(3 * n * sizeof(st_operand))
+    s.waits = <st_sched_wait *>room.piece(n * sizeof(st_sched_wait))
+    s.stages = <st_sched_stage *>room.piece(n * sizeof(st_sched_stage))
+    s.keys = <st_sched_key *>room.piece(n * sizeof(st_sched_key))
+    s.spare = <st_sched_key *>room.piece(n * sizeof(st_sched_key))
+    s.wait_ids = <uint32_t *>room.piece(4 * n)
+    s.next = <uint32_t *>room.piece(4 * n)
+    s.tail = <uint32_t *>room.piece(4 * n)
+    s.push_first = <uint32_t *>room.piece(4 * n)
+    s.push_last = <uint32_t *>room.piece(4 * n)
+    s.heads = <uint32_t *>room.piece(4 * n)
+    return room
+
+
+cdef _Room _placing(st_sched *s):
+    """Gives ``s`` what st_sched_place and st_sched_stripes need."""
+    cdef size_t cores = s.cores, runs = 2 * ST_SCHED_RUNS * <size_t>(s.nbundles + 1)
+    cdef size_t room = st_sched_room(s) + 1, keys
+    cdef _Room memory = _Room()
+    s.room = room
+    keys = max(room, runs, cores, <size_t>s.nslices + 1)
+    memory.take(room * (sizeof(st_sched_entry) + 8) + 4 * (cores + 1) + 3 * cores * sizeof(st_sched_core)
+                + runs * sizeof(st_sched_run) + 2 * keys * sizeof(st_sched_key) + 16 * 16)
+    s.core_begin = <uint32_t *>memory.piece(4 * (cores + 1))
+    s.loads = <st_sched_core *>memory.piece(cores * sizeof(st_sched_core))
+    s.trial = <st_sched_core *>memory.piece(2 * cores * sizeof(st_sched_core))
+    s.runs = <st_sched_run *>memory.piece(runs * sizeof(st_sched_run))
+    s.entries = <st_sched_entry *>memory.piece(room * sizeof(st_sched_entry))
+    s.core = <uint32_t *>memory.piece(4 * room)
+    s.order = <uint32_t *>memory.piece(4 * room)
+    s.keys = <st_sched_key *>memory.piece(keys * sizeof(st_sched_key))
+    s.spare = <st_sched_key *>memory.piece(keys * sizeof(st_sched_key))
+    return memory
+
+
+cdef object _raise(int rc, uint32_t at):
+    raise InvalidArgument(f"slice {at} {WRONG[rc]}")
+
+
+cdef object _given(object array, char kind, Py_ssize_t itemsize, Py_ssize_t size):
+    """The array itself if it is contiguous and of this layout; else ValueError, a caller's mistake."""
+    cdef cnp.ndarray a = array
+    cdef cnp.dtype d = a.dtype
+    if (d.kind != kind or d.itemsize != itemsize or a.ndim != 1 or not cnp.PyArray_IS_C_CONTIGUOUS(a)
+            or (size >= 0 and cnp.PyArray_SIZE(a) != size)):
+        raise ValueError(f"an array of {a.dtype}, shape {array.shape}, where another was expected")
+    return array
+
+
+def schedule(slices, tiers, alpha, rate, unit, cap, unit_dtype, operand_dtype, *, int rank, int cores,
+             bint balanced, bint local_first, int dtype, int itemsize):
+    """Units, operands, core_begin, buffer_bytes, core loads, makespan and bound, of one die.
+
+    ``slices`` SLICE_DTYPE; ``tiers`` u8, one of each member; ``alpha``, ``unit``, ``cap`` i64
+    and ``rate`` f64 by tier, as in ``strata.plan.cost.Cost``; the rest as in
+    ``strata.plan.schedule``.  InvalidArgument names the slice that is wrong.
+    """
+    cdef st_sched s
+    cdef uint32_t at = 0
+    cdef int rc
+    cdef uint32_t c
+    cdef _Room fusing, placing
+    cdef cnp.ndarray units, operands, begin, extent, loads
+    cdef cnp.npy_intp shape[2]
+    memset(&s, 0, sizeof(s))
+    s.slices = <const st_slice *>cnp.PyArray_DATA(_given(slices, c"V", sizeof(st_slice), -1))
+    s.tier = <const uint8_t *>cnp.PyArray_DATA(_given(tiers, c"u", 1, -1))
+    s.alpha = <const int64_t *>cnp.PyArray_DATA(_given(alpha, c"i", 8, ST_NTIERS))
+    s.rate = <const double *>cnp.PyArray_DATA(_given(rate, c"f", 8, ST_NTIERS))
+    s.unit = <const int64_t *>cnp.PyArray_DATA(_given(unit, c"i", 8, ST_NTIERS))
+    s.cap = <const int64_t *>cnp.PyArray_DATA(_given(cap, c"i", 8, ST_NTIERS))
+    if not 1 <= cores <= 65535 or not 0 <= rank < cnp.PyArray_SIZE(tiers) or itemsize < 0:
+        raise ValueError(f"cores {cores}, rank {rank} or itemsize {itemsize} is out of range")
+    if cnp.PyArray_SIZE(slices) >= 1 << 26:
+        raise InvalidArgument(f"{cnp.PyArray_SIZE(slices)} slices are too many")
+    s.nslices, s.cores = cnp.PyArray_SIZE(slices), cores
+    s.rank, s.nranks = rank, cnp.PyArray_SIZE(tiers)
+    s.balanced, s.local_first, s.dtype, s.itemsize = balanced, local_first, dtype, itemsize
+    fusing = _fusing(&s)
+    rc = st_sched_fuse(&s, &at)
+    if rc:
+        _raise(rc, at)
+    placing = _placing(&s)
+    if fusing.at > fusing.size or placing.at > placing.size:
+        raise AssertionError("the scheduler's memory is miscounted")
+    st_sched_place(&s)
+    rc = st_sched_walk(&s, 0)
+    if rc:
+        _raise(rc, at)
+    units = np.empty(s.nunits, unit_dtype)
+    operands = np.empty(s.nout, operand_dtype)
+    shape[0] = cores + 1
+    begin = cnp.PyArray_EMPTY(1, shape, cnp.NPY_UINT32, 0)
+    shape[0] = s.nranks
+    shape[1] = ST_NBUFS
+    extent = cnp.PyArray_EMPTY(2, shape, cnp.NPY_UINT64, 0)
+    shape[0] = cores
+    loads = cnp.PyArray_EMPTY(1, shape, cnp.NPY_INT64, 0)
+    s.units = <st_unit *>cnp.PyArray_DATA(units)
+    s.out = <st_operand *>cnp.PyArray_DATA(operands)
+    s.begin = <uint32_t *>cnp.PyArray_DATA(begin)
+    s.extent = <uint64_t *>cnp.PyArray_DATA(extent)
+    st_sched_walk(&s, 1)
+    _stripe(&s)
+    st_sched_extents(&s)
+    for c in range(s.cores):
+        (<int64_t *>cnp.PyArray_DATA(loads))[s.loads[c].core] = s.loads[c].load
+    return units, operands, begin, extent, loads, s.makespan, s.bound
+
+
+cdef int _stripe(st_sched *s) except -1:
+    cdef _Room room = _Room()
+    cdef size_t n = 4 * <size_t>s.nranks
+    room.take(4 * <size_t>s.cores + 2 * n + 48)
+    st_sched_stripes(s, <uint32_t *>room.piece(4 * <size_t>s.cores), <uint32_t *>room.piece(n),
+                     <uint32_t *>room.piece(n))
+    return 0
