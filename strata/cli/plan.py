@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--machine", choices=("host", "cm384"), default="host", help="whose distances and costs (default host)")
     add("--load", metavar="FILE", help="plans from a file instead of an operation")
     add("--msccl", metavar="FILE", help="an MSCCL XML algorithm instead of the library's")
-    add("-o", "--output", metavar="FILE", help="save as .npz or .json")
+    add("-o", "--output", metavar="FILE", help="save as .npz or .json, or .xml (MSCCL)")
     add("--verify", action="store_true", help="prove that the plans of all members deliver the operation")
     add("--diff", metavar="FILE", help="what the plans in FILE differ in; status 1 if they do")
     add("--explain", action="store_true", help="which algorithm, why, and what the others would cost")
@@ -162,7 +162,13 @@ def _counts(name: str) -> np.ndarray:
 
 
 def _save(args: argparse.Namespace, plans: list[Plan]) -> None:
-    if len(plans) == 1 and args.rank is not None:
+    if args.output.lower().endswith(".xml"):
+        from strata.plan.interchange import msccl_write
+
+        text = msccl_write.write(plans)
+        with open(args.output, "w", encoding="utf-8") as out:
+            out.write(text)
+    elif len(plans) == 1 and args.rank is not None:
         save(plans[0], args.output)
     else:
         save_all(plans, args.output)

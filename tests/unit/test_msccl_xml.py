@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strata.errors import InvalidArgument
 from strata.exec import reference
 from strata.plan import algorithms, build, operations
-from strata.plan.interchange import msccl_xml
+from strata.plan.interchange import msccl_write, msccl_xml
 from strata.plan.records import OP_NAMES
 
 
@@ -157,3 +157,25 @@ def test_a_changed_file_is_refused_or_still_delivers(name, seed):
         assert str(error)
         return
     deliver(algorithm, 70, seed=seed)
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "all_to_all"])
+def test_plans_are_written_and_read_again(operation):
+    for n in (1, 2, 5):
+        text = msccl_write.write(cases.plans(cases.spec(operation, 17, n)))
+        algorithm = algorithms.register(msccl_xml.parse(text.encode()))
+        assert algorithm.name == "full_mesh_msccl"
+        for count in (1, 1003):
+            deliver(algorithm, count, seed=n)
+
+
+def test_what_cannot_be_written_is_named():
+    for spec, in_place, what in (
+        (cases.spec("all_reduce", 16, 2), 0, "not of all_reduce"),
+        (cases.spec("all_gather", 16, 2), 3, "in place"),
+        (cases.spec("all_gather", 16, 2, mode="mailbox"), 0, "mailboxes"),
+    ):
+        with pytest.raises(InvalidArgument, match=what):
+            msccl_write.write(cases.plans(spec, in_place))
+    with pytest.raises(InvalidArgument, match="die 0 slice"):
+        msccl_write.write(cases.plans(cases.spec("all_gather", 1000, 4), algorithm="ring"))
