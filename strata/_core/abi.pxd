@@ -75,9 +75,16 @@ cdef extern from "st_wait.h" nogil:
 cdef extern from "st_kernels_api.h" nogil:
     ctypedef int st_reduce_fn(int dtype, int op, void **dst, int ndst, const void **src, int nsrc,
                               uint64_t count, int nt) noexcept
+    ctypedef int st_reduce_partial_fn(int dtype, int op, void **dst, int ndst, const uint64_t *dst_partial,
+                                      const void **src, int nsrc, const uint64_t *src_partial, int total,
+                                      uint64_t count) noexcept
+    ctypedef int st_accumulate_fn(int dtype, int op, void *dst, const void *src, uint64_t count) noexcept
 
 
 cdef extern from "st_ctx.h" nogil:
+    struct st_crew:
+        pass
+
     struct st_counters:
         uint64_t operations
         uint64_t mailbox_operations
@@ -132,6 +139,10 @@ cdef extern from "st_ctx.h" nogil:
         uint64_t control_bytes
         st_header *header
         st_reduce_fn *reduce
+        st_reduce_partial_fn *reduce_partial
+        st_accumulate_fn *accumulate
+        st_crew *crew
+        uint32_t workers
         st_wait_policy wait
         st_counters count
         st_spread spread

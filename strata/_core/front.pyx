@@ -71,6 +71,8 @@ cdef class Front(Transfers):
         cdef bint stage_src, stage_out, exposed = False
         cdef uint64_t key
         cdef PlanSlot *slot
+        cdef uint64_t wanted = 0
+        cdef object scratch = None
         self.check_here()
         memset(q, 0, sizeof(st_request))
         q.desc = ST_DESC(s.op, s.redop, dtype, s.root, mailbox)
@@ -85,10 +87,12 @@ cdef class Front(Transfers):
             q.plan = slot.plan
             q.desc |= slot.digest << DIGEST_SHIFT
             exposed = not mailbox and (s.pushes or slot.exposes_out)
+            wanted = slot.scratch
         stage_src = src_array is not None and (not src.contiguous or (
             not mailbox and n > 1 and src.nbytes > 0 and st_owner(self.g.ctx, <uint64_t>src.data) < 0))
         stage_out = out_array is not None and (not out.contiguous or (
-            exposed and out.nbytes > 0 and st_owner(self.g.ctx, <uint64_t>out.data) < 0))
+            exposed and out.nbytes > 0 and (st_owner(self.g.ctx, <uint64_t>out.data) < 0 or (
+                s.redop and <uint64_t>out.data % out.itemsize))))  # atomics want aligned elements
         if self.g.ctx.vmm and out_array is not None:
             self.check_frames(s.op, src_array, out_array)
         if stage_src or stage_out:
@@ -101,9 +105,12 @@ cdef class Front(Transfers):
         q.payload = s.payload if mailbox else 0
         q.fence = s.fence
         q.timeout_ns = deadline_of(timeout, self.context)
+        if wanted:
+            scratch = self.lend(wanted)
+            q.scratch = cnp.PyArray_DATA(<cnp.ndarray>scratch)
         if async_op or not st_worker_idle(&self.collectives):
-            return self.submit(q, (src_array, out_array), result, async_op)
-        self.run(q, src_array, out_array)
+            return self.submit(q, (src_array, out_array, scratch), result, async_op)
+        self.run(q, src_array, out_array, scratch)
         return result
 
     cdef object submit(self, st_request *r, object keep, object result, bint async_op):
@@ -175,10 +182,13 @@ cdef class Front(Transfers):
         r.src_bytes = a.nbytes
         r.out_bytes = b.nbytes
         r.plan = &handle.c
+        scratch = self.lend(handle.scratch) if handle.scratch else None
+        if scratch is not None:
+            r.scratch = cnp.PyArray_DATA(<cnp.ndarray>scratch)
         r.timeout_ns = deadline_of(timeout, self.context)
         if async_op or not st_worker_idle(&self.collectives):
-            return self.submit(&r, (src, out, handle), out, async_op)
-        self.run(&r, src, out)
+            return self.submit(&r, (src, out, handle, scratch), out, async_op)
+        self.run(&r, src, out, scratch)
         return out
 
     def abstain(self, timeout):
@@ -191,7 +201,7 @@ cdef class Front(Transfers):
         r.timeout_ns = deadline_of(timeout, self.context)
         try:
             if st_worker_idle(&self.collectives):
-                self.run(&r, None, None)
+                self.run(&r, None, None, None)
             else:
                 self.submit(&r, None, None, False)
         except errors.CollectiveMismatch:

@@ -12,19 +12,27 @@ cdef extern from "st_plan.h" nogil:
         pass
 
 
-cdef extern from "st_exec.h" nogil:
+cdef extern from "st_exec_plan.h" nogil:
     struct st_plan:
         const st_unit *units
         const st_operand *operands
         uint64_t nunits
         uint64_t noperands
         const uint64_t *buffer_bytes
+        const uint32_t *core_begin
         uint64_t mail_bytes
+        uint64_t staged_bytes
+        uint32_t cores
+        uint32_t nflags
         uint32_t max_operands
         uint32_t needs_done
         uint32_t nt
         uint32_t mailbox
+        uint32_t *posts
+        uint32_t *left
+        uint64_t *next
 
+    uint32_t ST_GROUP_FLAGS
     int st_plan_check(st_plan *p, uint32_t n)
 
 
@@ -127,6 +135,7 @@ cdef class PlanHandle:
     cdef object arrays
     cdef readonly uint64_t digest      # of algorithm and path, 15 bits, for the fingerprint
     cdef readonly bint exposes_out     # peers touch the members' output arrays
+    cdef readonly uint64_t scratch     # bytes that this member lends to the operation
 
 
 cdef struct PlanSlot:
@@ -135,6 +144,7 @@ cdef struct PlanSlot:
     uint64_t key
     st_plan *plan
     uint64_t digest
+    uint64_t scratch
     bint exposes_out
 
 
@@ -156,11 +166,13 @@ cdef class CoreGroup:
     cdef PlanSlot *slots
     cdef object __weakref__
     cdef dict _works
+    cdef object _scratch         # array that is lent to operations
 
     cdef int stop(self) except -1
     cdef int check_here(self) except -1
     cdef PlanSlot *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept
-    cdef object run(self, st_request *r, object src, object out)
+    cdef object run(self, st_request *r, object src, object out, object scratch)
+    cdef object lend(self, uint64_t nbytes)
     cdef object failed(self, int status, st_request *r, object arrays)
     cdef object transfer_failed(self, int status, st_transfer *t)
     cdef PlanSlot *install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle) except NULL

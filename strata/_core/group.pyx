@@ -22,7 +22,7 @@ from strata._core.abi cimport (
     st_is_die,
 )
 from strata._core.heap cimport ST_HEAP_CHANNEL, ST_HEAP_GROUP
-from strata._core.kernels cimport reduce_fn
+from strata._core.kernels cimport accumulate_fn, reduce_fn, reduce_partial_fn
 from strata._core.space cimport Context, deadline_of, st_raise_pending
 
 from strata import errors
@@ -73,18 +73,33 @@ cdef class PlanHandle:
         units = np.ascontiguousarray(plan.units)
         operands = np.ascontiguousarray(plan.operands)
         sizes = np.ascontiguousarray(plan.buffer_bytes, dtype=np.uint64)
+        begin = np.ascontiguousarray(plan.core_begin, dtype=np.uint32)
         if sizes.shape != (nranks, 3):
             raise errors.InvalidArgument(f"plan for {sizes.shape[0]} members in a group of {nranks}")
+        flags = max(int(units["post_flag"].max(initial=-1)), int(units["wait_flag"].max(initial=-1))) + 1
+        if flags > <int>ST_GROUP_FLAGS:
+            raise errors.InvalidArgument(f"the plan has {flags} flags, and a member has {ST_GROUP_FLAGS}: "
+                                         "use fewer pieces in the pipeline")
+        room = np.zeros((2, flags), np.uint32)
+        at = np.zeros(begin.size, np.uint64)
         self.plan = plan
         self.digest = plan.digest
         self.exposes_out = plan.exposes_out
-        self.arrays = (units, operands, sizes)
+        self.scratch = plan.scratch
+        self.arrays = (units, operands, sizes, begin, room, at)
         self.c.units = <const st_unit *>cnp.PyArray_DATA(<cnp.ndarray>units)
         self.c.operands = <const st_operand *>cnp.PyArray_DATA(<cnp.ndarray>operands)
         self.c.nunits = units.size
         self.c.noperands = operands.size
         self.c.buffer_bytes = <const uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>sizes)
+        self.c.core_begin = <const uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>begin)
+        self.c.cores = begin.size - 1
+        self.c.nflags = flags
+        self.c.posts = <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>room)
+        self.c.left = self.c.posts + <uint32_t>flags
+        self.c.next = <uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>at)
         self.c.mail_bytes = mail_bytes
+        self.c.staged_bytes = plan.staged_bytes
         self.c.needs_done = bool(plan.needs_done)
         self.c.mailbox = mailbox
         self.c.nt = nt
@@ -133,6 +148,8 @@ cdef class CoreGroup:
         for i in range(n):
             copy[i] = self.ranks[i]
         context.ctx.reduce = reduce_fn()
+        context.ctx.reduce_partial = reduce_partial_fn()
+        context.ctx.accumulate = accumulate_fn()
         if key:
             self._find_memory(key, timeout)
         else:
@@ -265,11 +282,25 @@ cdef class CoreGroup:
         s.plan = &handle.c
         s.digest = handle.digest
         s.exposes_out = handle.exposes_out
+        s.scratch = handle.scratch
         return s
 
     # ---- running ---------------------------------------------------------------
 
-    cdef object run(self, st_request *r, object src, object out):
+    cdef object lend(self, uint64_t nbytes):
+        """Fabric memory for an operation.  One array serves all, since they come one after another; whoever
+        uses it keeps it, since a larger one may take its place."""
+        if self._scratch is None or self._scratch.nbytes < nbytes:
+            from strata._core import memory
+            self._scratch = None
+            try:
+                self._scratch = memory.alloc_array(self.context, (nbytes,), np.dtype(np.uint8), False, ST_HEAP_GROUP)
+            except MemoryError:
+                self.abstain(None)  # the others must not wait for this die
+                raise
+        return self._scratch
+
+    cdef object run(self, st_request *r, object src, object out, object scratch):
         """Runs a request on these arrays to its end; raises what went wrong."""
         cdef int rc
         self.busy += 1
@@ -280,7 +311,7 @@ cdef class CoreGroup:
                 st_group_release(&self.g)
         self.busy -= 1
         if rc != ST_OK:
-            self.failed(rc, r, (src, out))
+            self.failed(rc, r, (src, out, scratch))
         return None
 
     cdef object failed(self, int status, st_request *r, object arrays):

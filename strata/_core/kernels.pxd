@@ -3,12 +3,15 @@
 from libc.stdint cimport uint64_t
 
 
+from strata._core.abi cimport st_accumulate_fn, st_reduce_fn, st_reduce_partial_fn
+
+
 cdef extern from "st_kernels_api.h" nogil:
-    ctypedef int st_reduce_fn(int dtype, int op, void **dst, int ndst, const void **src,
-                              int nsrc, uint64_t count, int nt) noexcept
     ctypedef void st_copy_fn(void *dst, const void *src, uint64_t bytes, int nt) noexcept
 
 
-# st_reduce and st_copy of this process; never NULL.
+# The kernels of this process; never NULL.
 cdef st_reduce_fn *reduce_fn() noexcept nogil
+cdef st_reduce_partial_fn *reduce_partial_fn() noexcept nogil
+cdef st_accumulate_fn *accumulate_fn() noexcept nogil
 cdef st_copy_fn *copy_fn() noexcept nogil

@@ -38,12 +38,32 @@ cdef extern from "st_kernels.h" nogil:
         ST_F8E5M2
 
 
+cdef extern from "st_kernels_partial.h" nogil:
+    int c_reduce_partial "st_reduce_partial"(int dtype, int op, void **dst, int ndst, const uint64_t *dst_partial,
+                                             const void **src, int nsrc, const uint64_t *src_partial, int total,
+                                             uint64_t count) noexcept
+    unsigned int st_partial_bytes(int dtype, int op) noexcept
+
+
+cdef extern from "st_accumulate.h" nogil:
+    int c_accumulate "st_accumulate"(int dtype, int op, void *dst, const void *src, uint64_t count) noexcept
+    unsigned int st_accumulate_width(int dtype, int op) noexcept
+
+
 LEVELS = ("portable", "avx2", "avx512")  # enum st_level
 MAX_OPERANDS = ST_MAX_OPERANDS
 
 
 cdef st_reduce_fn *reduce_fn() noexcept nogil:
     return <st_reduce_fn *>&c_reduce
+
+
+cdef st_reduce_partial_fn *reduce_partial_fn() noexcept nogil:
+    return <st_reduce_partial_fn *>&c_reduce_partial
+
+
+cdef st_accumulate_fn *accumulate_fn() noexcept nogil:
+    return <st_accumulate_fn *>&c_accumulate
 
 
 cdef st_copy_fn *copy_fn() noexcept nogil:
@@ -189,3 +209,70 @@ def narrow(int dtype, values, codes):
     with nogil:
         _narrow(dtype, <const float *>source.pointers[0], <unsigned short *>to.pointers[0],
                 <Py_ssize_t>(source.nbytes // 4))
+
+
+def partial_bytes(int dtype, int op):
+    """Bytes of an element of a partial operand; see ``strata.plan.records.partial_bytes``."""
+    return st_partial_bytes(dtype, op)
+
+
+def accumulate_width(int dtype, int op):
+    """Bytes that a target of ``accumulate`` must be aligned to; 0: the operator does not go with the dtype there."""
+    return st_accumulate_width(dtype, op)
+
+
+def reduce_partial(dsts, dst_partial, srcs, src_partial, int dtype, int op, int total=0):
+    """As ``reduce``, where the buffers of which ``dst_partial`` and ``src_partial`` say so are partial.
+
+    A mean divides by ``total`` (0: the number of ``srcs``) where a destination is whole.  Elements are
+    counted by the first source.  Raises as ``reduce`` does.
+    """
+    cdef int rc, i, ndst, nsrc, size = st_dtype_size(dtype)
+    cdef _Buffers buffer
+    cdef uint64_t count, elements
+    cdef uint64_t bits[2][16]
+    cdef void *at[2][1024]
+    sides = (list(zip(dsts, dst_partial, strict=True)), list(zip(srcs, src_partial, strict=True)))
+    if not size or not sides[1] or max(map(len, sides)) > 1024:
+        raise errors.InvalidArgument("1 to 1024 sources and at most as many destinations of a dtype are expected")
+    kept = []
+    count = 0
+    for side in range(2):
+        for i in range(16):
+            bits[side][i] = 0
+        for i in range(len(sides[side])):
+            buffer = _Buffers([sides[side][i][0]], side == 0)
+            kept.append(buffer)
+            at[side][i] = buffer.pointers[0]
+            if sides[side][i][1]:
+                bits[side][i >> 6] |= 1ull << (i & 63)
+            elements = buffer.nbytes // (st_partial_bytes(dtype, op) if sides[side][i][1] else <unsigned int>size)
+            if len(kept) == 1:
+                count = elements
+            elif elements != count:
+                raise ValueError(f"a buffer has {elements} elements, the first one {count}")
+    ndst, nsrc = len(sides[0]), len(sides[1])
+    with nogil:
+        rc = c_reduce_partial(dtype, op, at[0], ndst, bits[0], <const void **>at[1], nsrc, bits[1], total, count)
+    if rc != ST_OK:
+        raise errors.from_status(rc, f"no reduction of dtype {dtype} by operator {op}")
+
+
+def accumulate(dst, src, int dtype, int op):
+    """dst = dst op src, by an atomic read-modify-write of each element: several threads and dies at once.
+
+    Buffers of one size; ``dst`` aligned to ``accumulate_width``.  Raises UnsupportedType (avg; products of
+    complex128, for which no atomic is wide enough), InvalidArgument (alignment), ValueError (sizes).
+    """
+    cdef int rc, size = st_dtype_size(dtype)
+    cdef _Buffers to = _Buffers([dst], True)
+    cdef _Buffers given = _Buffers([src], False)
+    cdef uint64_t count
+    if to.nbytes != given.nbytes or (size and to.nbytes % <uint64_t>size):
+        raise ValueError(f"{to.nbytes} and {given.nbytes} bytes: as many whole elements are expected")
+    count = to.nbytes // <uint64_t>size if size else 0
+    with nogil:
+        rc = c_accumulate(dtype, op, to.pointers[0], given.pointers[0], count)
+    if rc != ST_OK:
+        raise errors.from_status(rc, f"no accumulation of dtype {dtype} by operator {op} there: its target must be "
+                                     f"aligned to {st_accumulate_width(dtype, op)} bytes (0: there is none)")

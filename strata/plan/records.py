@@ -43,13 +43,15 @@ MAX_FLAGS = 1 << 20  # flags of a member in one operation; executors may have fe
 def partial_bytes(dtype: int, op: int) -> int:
     """Bytes of an element of a partial reduction: what kernels accumulate in.
 
-    float32 for the floats that are smaller, 64-bit integers for a mean of integers, else the dtype
-    itself.  A partial mean is a sum: whoever makes the element whole divides by ``total``.
+    float32 for the floats that are smaller, 64-bit sums for a mean of integers (two for those of
+    64 bits: of the low and of the high halves), else the dtype itself.  A partial mean is a sum: whoever makes the element whole divides by ``total``.
     """
     name = DTYPE_NAMES[dtype]
     if name in ("f16", "bf16", "f8e4m3fn", "f8e5m2"):
         return 4
-    return 8 if OP_NAMES[op] == "avg" and name[0] in "iu" else DTYPE_BYTES[dtype]
+    if OP_NAMES[op] == "avg" and name[0] in "iu":
+        return 16 if DTYPE_BYTES[dtype] == 8 else 8
+    return DTYPE_BYTES[dtype]
 
 
 def _record(itemsize: int, **fields: tuple[str, int]) -> np.dtype:

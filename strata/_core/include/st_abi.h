@@ -27,7 +27,7 @@
 #define ST_EXPORT_SLOTS 64u
 #define ST_FOREIGN_SLOTS 64u
 #define ST_INLINE_BYTES 40u
-#define ST_GROUP_FLAGS 64u
+#define ST_GROUP_FLAGS 1024u
 
 /* ---- the job --------------------------------------------------------- */
 
@@ -227,7 +227,8 @@ struct st_arrival {
             uint64_t src;
             uint64_t out;
             uint64_t log_head; /* barrier: what this member had logged */
-            uint64_t spare[2];
+            uint64_t scratch;  /* what this member lends to the operation */
+            uint64_t spare;
         } at;
         uint8_t data[ST_INLINE_BYTES]; /* the payload itself */
     } u;

@@ -74,6 +74,25 @@ ST_ATOMIC_FAMILY(64)
 
 #undef ST_ATOMIC_FAMILY
 
+/* For accumulation, whose order other synchronisation makes: 1 if *p was old and is now v. */
+#define ST_ATOMIC_ELEMENT(bits)                                                           \
+    static inline int st_cas_relaxed_##bits(uint##bits##_t *p, uint##bits##_t old,        \
+                                            uint##bits##_t v)                             \
+    {                                                                                     \
+        return __atomic_compare_exchange_n(p, &old, v, 0, __ATOMIC_RELAXED,               \
+                                           __ATOMIC_RELAXED);                             \
+    }
+
+ST_ATOMIC_ELEMENT(8)
+ST_ATOMIC_ELEMENT(16)
+ST_ATOMIC_ELEMENT(32)
+ST_ATOMIC_ELEMENT(64)
+
+#undef ST_ATOMIC_ELEMENT
+
+static inline uint8_t st_load_relaxed_8(const uint8_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+static inline uint16_t st_load_relaxed_16(const uint16_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+
 /* Orders all earlier loads and stores before all later ones. */
 static inline void st_fence_seqcst(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 

@@ -2,7 +2,7 @@
 #ifndef ST_COLLECTIVE_H
 #define ST_COLLECTIVE_H
 
-#include "st_exec.h"
+#include "st_crew.h"
 
 #define ST_DESC_NOTHING 11ull /* of a member that cannot take part: no other member asks for that */
 
@@ -81,6 +81,7 @@ static inline void st_request_publish(struct st_group *g, struct st_request *r)
     } else {
         line->u.at.src = (uint64_t)(uintptr_t)r->src;
         line->u.at.out = (uint64_t)(uintptr_t)r->out;
+        line->u.at.scratch = (uint64_t)(uintptr_t)r->scratch;
         line->u.at.log_head = st_log_head(g->ctx, g->ctx->rank);
     }
     st_group_arrive(g, r->number);
@@ -100,12 +101,12 @@ static inline void st_request_bases(struct st_group *g, struct st_request *r)
             b->va[ST_BUF_SRC] = r->plan->mail_bytes <= ST_INLINE_BYTES
                                     ? (uint64_t)(uintptr_t)line->u.data
                                     : (uint64_t)(uintptr_t)st_mailbox(g, r->number, j);
-            b->va[ST_BUF_OUT] = 0;
+            b->va[ST_BUF_OUT] = b->va[ST_BUF_SCRATCH] = 0;
         } else {
             b->va[ST_BUF_SRC] = line->u.at.src;
             b->va[ST_BUF_OUT] = line->u.at.out;
+            b->va[ST_BUF_SCRATCH] = line->u.at.scratch;
         }
-        b->va[ST_BUF_SCRATCH] = 0;
     }
     g->bases[g->me].va[ST_BUF_OUT] = (uint64_t)(uintptr_t)r->out;
     g->bases[g->me].va[ST_BUF_SCRATCH] = (uint64_t)(uintptr_t)r->scratch;
@@ -135,7 +136,9 @@ static inline int st_request_run(struct st_group *g, struct st_request *r)
         if (rc != ST_OK)
             return rc;
     }
-    return st_exec(g, p, r->number, at);
+    if (p->staged_bytes)
+        st_count(&g->ctx->count.staged_bytes, p->staged_bytes);
+    return st_exec(g, p, r->number, at, r->timeout_ns);
 }
 
 /* What everybody asked for, while the lines still hold it. */

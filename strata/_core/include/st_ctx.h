@@ -126,6 +126,10 @@ struct st_ctx {
     struct st_counters count;
     struct st_spread spread;
     st_reduce_fn *reduce; /* the kernels are compiled once, elsewhere */
+    st_reduce_partial_fn *reduce_partial;
+    st_accumulate_fn *accumulate;
+    struct st_crew *crew; /* threads that run cores beside the caller; NULL: none */
+    uint32_t workers;     /* that run an operation's cores, the caller included */
     /* tests replace this */
     int (*alive)(struct st_ctx *ctx, uint32_t die);
 };

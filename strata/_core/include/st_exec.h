@@ -1,76 +1,33 @@
 /* The core executor: runs a plan's units.  It does not know which operation
  * they serve.
+ *
+ * Each core runs its units in order.  A thread that runs several cores goes round
+ * among them: one whose unit must wait is passed over, and only when none can go
+ * on does the thread wait.
  */
 #ifndef ST_EXEC_H
 #define ST_EXEC_H
 
 #include "st_copy.h"
+#include "st_exec_plan.h"
 #include "st_sync.h"
-#include "st_kernels_plan.h"
 
-#define ST_EXEC_OPERANDS 64u /* resolved on the stack; more are resolved in the caller's space */
-
-/* A die's part of a plan, as the executor needs it. */
-struct st_plan {
-    const struct st_unit *units;
-    const struct st_operand *operands;
-    uint64_t nunits;
-    uint64_t noperands;
-    const uint64_t *buffer_bytes; /* [n][ST_NBUFS]: how far it reaches into them */
-    uint64_t mail_bytes; /* mailbox: what a contributor puts there */
-    uint32_t max_operands; /* sources or destinations of one unit */
-    uint32_t needs_done;   /* peers touch user buffers: a closing synchronisation is due */
-    uint32_t nt;           /* large enough for non-temporal stores */
-    uint32_t mailbox;      /* SRC is the mailbox */
+/* One thread's part in running a plan. */
+struct st_run {
+    struct st_group *g;
+    const struct st_plan *p;
+    uint64_t number;
+    struct st_waiter *waiter;
+    void **at;         /* room for 2 * max_operands pointers */
+    uint32_t first;    /* runs cores first, first + stride, ... */
+    uint32_t stride;
+    uint32_t *stopped; /* the status of a thread that has given up, or NULL if there is one thread */
 };
-
-/* Every index and offset of a plan, once, before it is ever run. */
-static inline int st_plan_check(struct st_plan *p, uint32_t n)
-{
-    uint64_t i;
-
-    p->max_operands = 0;
-    for (i = 0; i < p->nunits; i++) {
-        const struct st_unit *u = &p->units[i];
-        uint64_t first[2] = {u->src_first, u->dst_first}, count[2] = {u->nsrc, u->ndst}, k;
-        int side;
-
-        if ((u->kind != ST_UNIT_COPY && u->kind != ST_UNIT_REDUCE) || u->nsrc == 0 ||
-            (u->kind == ST_UNIT_COPY && u->nsrc != 1))
-            return ST_EINVAL;
-        if (u->kind == ST_UNIT_REDUCE && !st_reduce_supported(u->dtype, u->op))
-            return ST_EUNSUPPORTED;
-        if (u->wait_flag >= (int32_t)ST_GROUP_FLAGS || u->post_flag >= (int32_t)ST_GROUP_FLAGS ||
-            (u->wait_flag >= 0 && (u->wait_peer < 0 || (uint32_t)u->wait_peer >= n)))
-            return ST_EINVAL;
-        if (u->wait_flag >= 0 && !p->needs_done) /* a member that waits for others can only be */
-            return ST_EINVAL;                    /* told from a missing one if all say `done` */
-        if (u->kind == ST_UNIT_REDUCE && u->bytes % (uint64_t)st_dtype_size(u->dtype))
-            return ST_EINVAL;
-        for (side = 0; side < 2; side++) {
-            if (count[side] > ST_MAX_DIES || first[side] + count[side] > p->noperands)
-                return ST_EINVAL;
-            p->max_operands = count[side] > p->max_operands ? (uint32_t)count[side] : p->max_operands;
-            for (k = first[side]; k < first[side] + count[side]; k++) {
-                const struct st_operand *o = &p->operands[k];
-
-                uint64_t limit;
-
-                if (o->member < 0 || (uint32_t)o->member >= n || o->buf >= ST_NBUFS)
-                    return ST_EINVAL;
-                limit = p->buffer_bytes[(uint64_t)o->member * ST_NBUFS + o->buf];
-                if (o->offset > limit || u->bytes > limit - o->offset)
-                    return ST_EINVAL;
-            }
-        }
-    }
-    return ST_OK;
-}
 
 /* Addresses of a unit's operands.  Those in another die's memory are checked
  * against its page table and mapped. */
-static inline int st_resolve(struct st_group *g, const struct st_plan *p, const struct st_operand *o,
-                             uint32_t count, uint64_t bytes, int writes, void **at)
+static inline int st_resolve(struct st_group *g, const struct st_plan *p, const struct st_unit *u,
+                             const struct st_operand *o, uint32_t count, int writes, void **at)
 {
     uint32_t k;
 
@@ -78,7 +35,7 @@ static inline int st_resolve(struct st_group *g, const struct st_plan *p, const 
         uint64_t va = g->bases[o[k].member].va[o[k].buf] + o[k].offset;
 
         if ((uint32_t)o[k].member != g->me && !(p->mailbox && o[k].buf == ST_BUF_SRC)) {
-            int rc = st_ensure_mapped(g->ctx, va, bytes, writes);
+            int rc = st_ensure_mapped(g->ctx, va, st_operand_bytes(u, &o[k]), writes);
 
             if (__builtin_expect(rc != ST_OK, 0))
                 return rc;
@@ -88,63 +45,153 @@ static inline int st_resolve(struct st_group *g, const struct st_plan *p, const 
     return ST_OK;
 }
 
-static inline int st_unit_wait(struct st_group *g, const struct st_unit *u, uint64_t number)
+static inline int st_unit_ready(const struct st_group *g, const struct st_unit *u, uint64_t number)
 {
-    const uint64_t *flag = &g->flags[(uint64_t)u->wait_peer * ST_GROUP_FLAGS + (uint32_t)u->wait_flag];
-    int rc = ST_OK;
-
-    while (st_load_acquire_64(flag) < number) { /* pairs with st_unit_post */
-        rc = st_wait_step(&g->waiter);
-        if (rc != ST_OK) {
-            rc = st_group_look(g, ST_PHASE_EXECUTION, number, rc);
-            if (rc != ST_OK)
-                break;
-        }
-    }
-    st_wait_again(&g->waiter);
-    return rc;
+    return u->wait_flag < 0 || /* pairs with st_unit_done */
+           st_load_acquire_64(&g->flags[(uint64_t)u->wait_peer * ST_GROUP_FLAGS + (uint32_t)u->wait_flag]) >= number;
 }
 
-static inline void st_unit_post(struct st_group *g, const struct st_unit *u, uint64_t number)
+/* A unit is done: the last of those that post its flag raises it. */
+static inline void st_unit_done(struct st_group *g, const struct st_plan *p, const struct st_unit *u, uint64_t number)
 {
-    /* pairs with st_unit_wait */
+    if (u->post_flag < 0)
+        return;
+    if (p->posts[u->post_flag] > 1 && /* pairs with itself: whoever is last has seen what all wrote */
+        st_add_acq_rel_32(&p->left[u->post_flag], (uint32_t)-1) != 1)
+        return;
+    /* pairs with st_unit_ready */
     st_store_seqcst_64(&g->flags[(uint64_t)g->me * ST_GROUP_FLAGS + (uint32_t)u->post_flag], number);
     st_group_wake(g);
 }
 
-/* Runs all units in order.  at: space for 2 * max_operands pointers. */
-static inline int st_exec(struct st_group *g, const struct st_plan *p, uint64_t number, void **at)
+/* A reduction with partial operands. */
+static int st_unit_partial(struct st_group *g, const struct st_plan *p, const struct st_unit *u, void **at, void **to)
 {
-    void **to = at + p->max_operands;
-    uint64_t i;
+    uint64_t partial[2][ST_MASK_WORDS];
+    const struct st_operand *o[2] = {p->operands + u->src_first, p->operands + u->dst_first};
+    uint32_t count[2] = {u->nsrc, u->ndst}, k;
+    int side;
+
+    memset(partial, 0, sizeof partial);
+    for (side = 0; side < 2; side++)
+        for (k = 0; k < count[side]; k++)
+            if (o[side][k].flags & ST_OPERAND_PARTIAL)
+                st_mask_set(partial[side], k);
+    return g->ctx->reduce_partial(u->dtype, u->op, to, u->ndst, partial[1], (const void *const *)at, u->nsrc,
+                                  partial[0], u->total, u->bytes / (uint64_t)st_dtype_size(u->dtype));
+}
+
+static inline int st_unit_has_partial(const struct st_plan *p, const struct st_unit *u)
+{
+    const struct st_operand *src = p->operands + u->src_first, *dst = p->operands + u->dst_first;
+    uint32_t k, any = u->total;
+
+    for (k = 0; k < u->nsrc; k++)
+        any |= src[k].flags;
+    for (k = 0; k < u->ndst; k++)
+        any |= dst[k].flags;
+    return any != 0;
+}
+
+static inline int st_unit_run(const struct st_run *r, const struct st_unit *u)
+{
+    struct st_group *g = r->g;
+    const struct st_plan *p = r->p;
+    void **at = r->at, **to = at + p->max_operands;
+    uint64_t size;
     uint32_t d;
-    int rc;
+    int rc = ST_OK;
 
-    for (i = 0; i < p->nunits; i++) {
-        const struct st_unit *u = &p->units[i];
+    if (u->kind == ST_UNIT_SYNC)
+        return ST_OK;
+    if (!p->mailbox && (rc = st_group_failed(g)) != ST_OK)
+        return rc; /* somebody has given up: it may have its buffers back */
+    rc = st_resolve(g, p, u, p->operands + u->src_first, u->nsrc, 0, at);
+    if (rc == ST_OK)
+        rc = st_resolve(g, p, u, p->operands + u->dst_first, u->ndst, 1, to);
+    if (rc != ST_OK)
+        return rc;
+    if (u->kind == ST_UNIT_COPY) {
+        for (d = 0; d < u->ndst; d++)
+            st_copy(to[d], at[0], u->bytes, (int)p->nt);
+        return ST_OK;
+    }
+    size = (uint64_t)st_dtype_size(u->dtype);
+    if (u->kind == ST_UNIT_ACCUMULATE) {
+        for (d = 0; d < u->ndst && rc == ST_OK; d++)
+            rc = g->ctx->accumulate(u->dtype, u->op, to[d], at[0], u->bytes / size);
+        return rc;
+    }
+    if (st_unit_has_partial(p, u))
+        return st_unit_partial(g, p, u, at, to);
+    return g->ctx->reduce(u->dtype, u->op, to, u->ndst, (const void *const *)at, u->nsrc, u->bytes / size, (int)p->nt);
+}
 
-        if (u->wait_flag >= 0 && (rc = st_unit_wait(g, u, number)) != ST_OK)
-            return rc;
-        if (!p->mailbox && (rc = st_group_failed(g)) != ST_OK)
-            return rc; /* somebody has given up: it may have its buffers back */
-        rc = st_resolve(g, p, p->operands + u->src_first, u->nsrc, u->bytes, 0, at);
-        if (rc == ST_OK)
-            rc = st_resolve(g, p, p->operands + u->dst_first, u->ndst, u->bytes, 1, to);
+/* Runs a core from unit *next on, as far as it comes. */
+static inline int st_core_run(const struct st_run *r, uint64_t *next, uint64_t end)
+{
+    for (; *next < end; ++*next) {
+        const struct st_unit *u = &r->p->units[*next];
+        int rc;
+
+        if (!st_unit_ready(r->g, u, r->number))
+            return ST_AGAIN;
+        if (r->stopped && st_load_acquire_32(r->stopped)) /* pairs with st_crew_give_up */
+            return ST_EBROKEN;
+        rc = st_unit_run(r, u);
         if (rc != ST_OK)
             return rc;
-        if (u->kind == ST_UNIT_COPY) {
-            for (d = 0; d < u->ndst; d++)
-                st_copy(to[d], at[0], u->bytes, (int)p->nt);
-        } else {
-            rc = g->ctx->reduce(u->dtype, u->op, to, u->ndst, (const void *const *)at, u->nsrc,
-                                u->bytes / (uint64_t)st_dtype_size(u->dtype), (int)p->nt);
-            if (rc != ST_OK)
-                return rc;
-        }
-        if (u->post_flag >= 0)
-            st_unit_post(g, u, number);
+        st_unit_done(r->g, r->p, u, r->number);
     }
     return ST_OK;
+}
+
+/* No core of this thread can go on. */
+static inline int st_run_wait(const struct st_run *r)
+{
+    int rc = st_wait_step(r->waiter);
+
+    if (r->stopped && st_load_acquire_32(r->stopped)) /* pairs with st_crew_give_up */
+        return ST_EBROKEN;
+    return rc == ST_OK ? ST_OK : st_group_look(r->g, ST_PHASE_EXECUTION, r->number, rc);
+}
+
+/* Runs this thread's cores. */
+static inline int st_run_cores(const struct st_run *r)
+{
+    const struct st_plan *p = r->p;
+    uint64_t alone = 0;
+    uint32_t cores = st_plan_cores(p), c, waiting;
+    int rc = ST_OK, moved;
+
+    do {
+        for (c = r->first, waiting = 0, moved = 0; c < cores; c += r->stride) {
+            uint64_t *next = cores > 1 ? &p->next[c] : &alone, before = *next;
+
+            rc = st_core_run(r, next, p->core_begin ? p->core_begin[c + 1] : p->nunits);
+            if (rc != ST_OK && rc != ST_AGAIN)
+                return rc;
+            waiting += rc == ST_AGAIN;
+            moved |= *next != before;
+        }
+        if (moved)
+            st_wait_again(r->waiter);
+        else if (waiting && (rc = st_run_wait(r)) != ST_OK)
+            return rc;
+    } while (waiting);
+    return ST_OK;
+}
+
+/* Before the threads begin. */
+static inline void st_exec_reset(const struct st_plan *p)
+{
+    uint32_t i;
+
+    for (i = 0; i < p->nflags; i++)
+        p->left[i] = p->posts[i];
+    if (st_plan_cores(p) > 1)
+        for (i = 0; i < p->cores; i++)
+            p->next[i] = p->core_begin[i];
 }
 
 #endif

@@ -81,6 +81,16 @@ static inline int st_reduce_supported(int dtype, int op)
     }
 }
 
+/* Bytes of an element of a partial operand: see st_plan.h. */
+static inline uint32_t st_partial_bytes(int dtype, int op)
+{
+    if (st_is_small_float(dtype))
+        return 4;
+    if (op == ST_AVG && st_is_integer(dtype))
+        return st_dtype_size(dtype) == 8 ? 16 : 8;
+    return (uint32_t)st_dtype_size(dtype);
+}
+
 static inline int st_choose_bool(int op)
 {
     switch (op) {

@@ -13,8 +13,8 @@
  * member wait_peer (which may be its own) is raised, and sees what those units wrote.
  *
  * A partial operand holds accumulators in place of elements: float32 for smaller
- * floats, 64-bit sums for a mean of integers, else the dtype itself; a partial
- * mean is a sum.  `bytes` counts the dtype's bytes all the same: element i of a
+ * floats, 64-bit sums for a mean of integers (two for those of 64 bits: of their low
+ * and of their high halves), else the dtype itself; a partial mean is a sum.  `bytes` counts the dtype's bytes all the same: element i of a
  * partial operand is at offset + i * (bytes of an accumulator).
  *
  * Plans are files too: append, never renumber. */

@@ -160,19 +160,12 @@ static inline int st_worker_init(struct st_worker *w, struct st_group *g, uint32
                : ST_ESYS;
 }
 
-/* Signals are for the program's own threads: one that is delivered here would
- * not end a sleep of the main thread.  Faults of this thread itself stay. */
 static inline int st_worker_spawn(struct st_worker *w)
 {
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
-    sigset_t all, before;
-    size_t i;
+    sigset_t before;
     int err;
 
-    sigfillset(&all);
-    for (i = 0; i < sizeof faults / sizeof *faults; i++)
-        sigdelset(&all, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    st_thread_signals(&before);
     err = pthread_create(&w->thread, NULL, st_worker_main, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return err;
