@@ -10,6 +10,7 @@ from strata.errors import InvalidArgument
 from strata.plan import algorithms
 from strata.plan import cost as costs
 from strata.plan import topology as topologies
+from strata.plan.frontends import frontend
 from strata.plan.operations import remote
 from strata.plan.plan import Plan
 from strata.plan.schedule import POLICIES, schedule
@@ -48,7 +49,8 @@ def build(
         raise InvalidArgument(f"cores is {cores}, not 1 to {MAX_CORES}", operation=spec.operation)
     if policy not in POLICIES:
         raise InvalidArgument(f"policy is {policy!r}, not one of {', '.join(POLICIES)}")
-    slices = chosen.slices(spec, rank, topology)
+    # What does not leave a member needs no algorithm, and no flags.
+    slices = chosen.slices(spec, rank, topology) if remote(spec) else frontend(spec, rank)
     made = schedule(
         slices, spec, rank, cores,
         policy=policy, cost=cost, tiers=topology.seen(rank, spec.nranks), local_first=local_first,

@@ -1,0 +1,179 @@
+"""Every algorithm on real dies gives the bits of the reference executor; movement is exact anyway."""
+
+import numpy as np
+import pytest
+from collectives_play import OPERATIONS, REDUCING, ROOTED, Case, in_step, play
+from collectives_reference import EXTENDED, allowed, dtype_of, operation
+
+import strata
+from strata import errors
+from strata.dtypes import OP_CODES
+from strata.exec import reference
+from strata.plan import Spec, algorithms, build
+from strata.plan.operations import own_place
+from strata.plan.spec import normal
+from strata.plan.topology import HOST
+
+SEED = 20_26
+NAMES = algorithms.names()
+DONE = [(name, op) for name in NAMES for op in OPERATIONS if op in algorithms.find(name).operations]
+FREE_ORDER = ("atomic",)  # sums may come out in any order there
+
+
+def spec_of(case: Case, n: int) -> Spec:
+    dtype = dtype_of(case.dtype)
+    count = int(np.prod(case.shape, dtype=np.int64))
+    reduces = case.op in REDUCING
+    from strata._core import array as codes
+
+    return normal(Spec(case.op, count, dtype.itemsize, codes.dtype_code(dtype) if reduces else 0,
+                       OP_CODES[case.redop] if reduces else 0, case.root if case.op in ROOTED else 0, n))  # fmt: skip
+
+
+def can(case: Case, n: int) -> bool:
+    return case.op == "all_to_all_v" or algorithms.find(case.algorithm).refusal(spec_of(case, n), HOST) is None
+
+
+def in_plan_order(case: Case, n: int) -> list[np.ndarray | None]:
+    """What each member gets by the reference executor: the algorithm's own order of the operands."""
+    spec = spec_of(case, n)
+    wanted = operation(case.op, n, case.shape, case.dtype, case.redop, case.root, case.salt)
+    plans, members, outs = [], [], []
+    for m, (src, out) in enumerate(wanted):
+        mine = spec._replace(in_place=case.in_place and own_place(spec._replace(in_place=True), m) is not None)
+        plan = build(mine, m, algorithm=case.algorithm)
+        place = own_place(mine, m)
+        out = np.zeros(0 if out is None else out.shape, case.dtype if out is None else out.dtype)
+        src = src.copy()
+        if place is not None and out.size:
+            out = src if place == 0 else src.reshape(-1)[-place // src.itemsize :][: out.size].reshape(out.shape)
+        plans.append(plan)
+        members.append(reference.buffers(src, out, plan.scratch))
+        outs.append(out if wanted[m].out is not None else None)
+    reference.run(plans, members, seed=SEED)
+    return outs
+
+
+def run_all(pool, cases):
+    cases = [case for case in cases if can(case, pool.n)]
+    expected = [in_plan_order(case, pool.n) if exactly(case) is False else None for case in cases]
+    for digests in zip(*pool.run(play_all, cases, expected), strict=True):
+        assert len(set(digests)) == 1
+
+
+def exactly(case: Case) -> bool:
+    """Whether the order of the operands cannot matter."""
+    inexact = dtype_of(case.dtype).kind in "fcV" or case.dtype in EXTENDED
+    return not (case.op in REDUCING and inexact and case.redop in ("sum", "prod", "avg"))
+
+
+def play_all(group, cases, expected):
+    found = []
+    for case, outs in zip(cases, expected, strict=True):
+        try:
+            found.append(play(group, case, None if outs is None else outs[group.rank]))
+        except Exception as error:
+            raise AssertionError(f"{case}: {error!r}") from error
+    in_step(group)
+    return found
+
+
+def count_of(op: str, nbytes: int, dtype: str, n: int) -> int:
+    count = nbytes // dtype_of(dtype).itemsize
+    return max(1, count // n) if op in ("reduce_scatter", "all_to_all", "scatter") else count
+
+
+@pytest.mark.parametrize("name, op", DONE)
+def test_sizes_and_places(dies, name, op):
+    """From nothing to several units; in place and not; every root."""
+    run_all(dies, [
+        Case(op, "int32", (size,), root=(size + 1) % dies.n, salt=size, in_place=in_place, rows=3, algorithm=name)
+        for size in (0, 1, dies.n - 1, dies.n + 1, 1000, 70_001) for in_place in (False, True)
+        if not (in_place and op == "all_to_all_v")
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("name, op", [d for d in DONE if d[1] in REDUCING])
+def test_dtypes_and_operators(dies, name, op):
+    run_all(dies, [
+        Case(op, dtype, (count_of(op, 2500, dtype, dies.n),), redop, root=dies.n - 1, salt=i, algorithm=name)
+        for i, dtype in enumerate(("int8", "uint64", "bool", "float16", "bfloat16", "float8_e4m3fn", "float32",
+                                   "float64", "complex64", "complex128"))
+        for redop in allowed(dtype) if name not in FREE_ORDER or exactly(Case(op, dtype, redop=redop))
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("name, op", [d for d in DONE if d[0] in FREE_ORDER])
+def test_sums_in_free_order_are_near(peers, name, op):
+    case = Case(op, "float32", (3001,), root=1, algorithm=name)
+    assert all(peers.run(near, case))
+
+
+def near(group, case):
+    src = np.arange(group.size * 3001, dtype="f4") % 127 / 8 + group.rank
+    src = src if case.op == "reduce_scatter" else src[:3001]
+    everyone = group.all_gather(src)
+    got = {
+        "all_reduce": lambda: group.all_reduce(src.copy(), algorithm=case.algorithm),
+        "reduce": lambda: group.reduce(src, root=1, algorithm=case.algorithm),
+        "reduce_scatter": lambda: group.reduce_scatter(src, algorithm=case.algorithm),
+    }[case.op]()
+    total = everyone.astype("f8").sum(axis=0)
+    if case.op == "reduce_scatter":
+        total = total[group.rank * 3001 :][:3001]
+    return got is None or np.allclose(got, total, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cores_and_partitions(four, name):
+    """Bits do not depend on how many cores run a plan, or how it is shared among them."""
+    run_all(four, [
+        Case(op, "float32", (3,) if op == "all_to_all_v" else (count_of(op, 1 << 20, "float32", 4) + 3,),
+             algorithm=name, cores=cores, partition=partition, rows=9999)
+        for op in OPERATIONS if (name, op) in DONE and (name not in FREE_ORDER or op not in REDUCING)
+        for cores, partition in ((1, None), (3, "balanced"), (4, "naive"))
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_that_is_not_the_fabrics(trio, name):
+    """Arrays outside the fabric and strided ones are staged, whatever the algorithm."""
+    run_all(trio, [
+        Case(op, "int16", (4000, 3), root=1, algorithm=name, fabric_src=src, fabric_out=out, layout_src=a, layout_out=b)
+        for op in OPERATIONS if (name, op) in DONE
+        for src, out, a, b in ((False, False, "C", "C"), (True, True, "strided", "reversed"), (True, False, "C", "C"))
+    ])  # fmt: skip
+
+
+def test_members_that_choose_differently_are_told(trio):
+    texts = trio.run(differ)
+    assert len(set(texts)) == 1 and "by ring" in texts[0] and "rank 1" in texts[0]
+
+
+def differ(group):
+    x = strata.ones(1 << 15, "f4")
+    try:
+        group.all_reduce(x, algorithm="ring" if group.rank == 1 else "full_mesh")
+    except errors.CollectiveMismatch as error:
+        in_step(group)
+        return str(error)
+    raise AssertionError("no error")
+
+
+def test_what_there_is_not_is_refused_at_once(pair):
+    pair.run(refused)
+
+
+def refused(group):
+    x = strata.ones(4, "f4")
+    for wrong in ({"algorithm": "no_such"}, {"path": "cable"}, {"cores": 0}, {"partition": "fair"}):
+        with pytest.raises(ValueError, match="there is|from 1 to"):
+            group.all_reduce(x, **wrong)
+    in_step(group)
+
+
+def test_operations_may_be_asynchronous(pair):
+    run_all(pair, [
+        Case(op, "float64", (9000,), algorithm=name, async_op=True, cores=2)
+        for name, op in DONE if name not in FREE_ORDER or op not in REDUCING
+    ])  # fmt: skip
