@@ -14,8 +14,8 @@ from strata import bootstrap, errors, failure, selection, staging
 from strata._core import array as codes
 from strata._core.collective import Collectives
 from strata._core.front import OPERATIONS
-from strata._core.group import PlanHandle
 from strata._core.memory import alloc_array
+from strata._core.planned import PlanHandle
 from strata._core.space import Context
 from strata.dtypes import OP_CODES, OPS
 from strata.plan.build import PlanCache

@@ -15,12 +15,12 @@ from strata._core.abi cimport st_ctx, st_mailbox_fits, st_owner
 from strata._core.array cimport RAW, Array, look
 from strata._core.group cimport (
     ST_DESC,
-    PlanHandle,
     PlanSlot,
     st_request,
     st_worker_idle,
     st_worker_submit,
 )
+from strata._core.planned cimport PlanHandle
 from strata._core.space cimport deadline_of
 from strata._core.transfer cimport Transfers
 from strata._core.work cimport Work

@@ -1,18 +1,6 @@
 from collections.abc import Iterable
-from typing import Any
 
 from strata._core.space import Context
-
-class PlanHandle:
-    @property
-    def plan(self) -> Any: ...
-    @property
-    def digest(self) -> int: ...
-    @property
-    def exposes_out(self) -> bool: ...
-    @property
-    def scratch(self) -> int: ...
-    def __init__(self, plan: Any, nranks: int, mail_bytes: int, mailbox: bool, nt: int) -> None: ...
 
 class CoreGroup:
     @property

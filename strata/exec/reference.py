@@ -170,17 +170,15 @@ def run_unit(plan: Plan, index: int, members: Sequence[Buffers]) -> None:
         for target, _ in targets:
             target[:] = reduce([np.frombuffer(target.tobytes(), dtype), given], op).view(np.uint8)
         return
-    wide = partial_dtype(dtype, op)
     total = int(unit["total"]) or len(sources)
-    operands = [np.frombuffer(place.tobytes(), wide if partial else dtype) for place, partial in sources]
     if not any(partial for _, partial in sources + targets) and total == len(sources):
-        whole = reduce(operands, op).view(np.uint8)
+        result = reduce([np.frombuffer(place.tobytes(), dtype) for place, _ in sources], op).view(np.uint8)
         for target, _ in targets:
-            target[:] = whole
+            target[:] = result
         return
-    sums = accumulate([o.astype(wide) for o in operands], op)
+    sums = accumulate([_wide(place, partial, dtype, op) for place, partial in sources], op)
     for target, partial in targets:
-        target[:] = (sums if partial else finish(sums, dtype, op, total)).view(np.uint8)
+        target[:] = (sums if partial else finish(sums, dtype, op, total)).reshape(-1).view(np.uint8)
 
 
 def _places(plan: Plan, unit: np.void, first: str, number: str, members: Sequence[Buffers]) -> list[tuple[Any, bool]]:
@@ -198,13 +196,17 @@ def _places(plan: Plan, unit: np.void, first: str, number: str, members: Sequenc
     return places
 
 
-def partial_dtype(dtype: np.dtype, op: str) -> np.dtype:
-    """What a partial reduction is held in: see ``records.partial_bytes``."""
-    if dtype.kind in "fV" and dtype.itemsize < 4:
-        return np.dtype(np.float32)
-    if op == "avg" and dtype.kind in "iu":
-        return np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
-    return dtype
+def _wide(place: np.ndarray, partial: bool, dtype: np.dtype, op: str) -> np.ndarray:
+    """An operand in accumulators: (count,); or (count, 2), the halves of 64-bit integers of a mean, low first."""
+    mean = op == "avg" and dtype.kind in "iu"
+    halves = mean and dtype.itemsize == 8
+    wide = np.dtype(np.float32) if dtype.kind in "fV" and dtype.itemsize < 4 else np.dtype("i8") if mean else dtype
+    if partial:
+        return np.frombuffer(place.tobytes(), wide).reshape((-1, 2) if halves else -1)
+    whole = np.frombuffer(place.tobytes(), dtype)
+    if halves:
+        return np.stack([whole & dtype.type(0xFFFFFFFF), whole >> dtype.type(32)], axis=1).astype("i8")
+    return whole.astype(wide)
 
 
 def accumulate(operands: Sequence[np.ndarray], op: str) -> np.ndarray:
@@ -223,9 +225,11 @@ def accumulate(operands: Sequence[np.ndarray], op: str) -> np.ndarray:
 def finish(sums: np.ndarray, dtype: np.dtype, op: str, total: int) -> np.ndarray:
     """Whole elements of a partial reduction of ``total`` operands."""
     with np.errstate(all="ignore"):
+        if op == "avg" and dtype.kind in "iu":
+            exact = sums.astype(object)
+            exact = exact[:, 0] + (exact[:, 1] << 32) if sums.ndim == 2 else exact
+            return (exact // total).astype(dtype)
         if op == "avg":
-            if dtype.kind in "iu":
-                return (sums // total).astype(dtype)
             real = sums.view(f"f{sums.dtype.itemsize // 2}") if sums.dtype.kind == "c" else sums
             sums = (real / real.dtype.type(total)).view(sums.dtype)
         if dtype.kind in "fV":

@@ -44,7 +44,8 @@ def partial_bytes(dtype: int, op: int) -> int:
     """Bytes of an element of a partial reduction: what kernels accumulate in.
 
     float32 for the floats that are smaller, 64-bit sums for a mean of integers (two for those of
-    64 bits: of the low and of the high halves), else the dtype itself.  A partial mean is a sum: whoever makes the element whole divides by ``total``.
+    64 bits: of the low and of the high halves), else the dtype itself.  A partial mean is a sum: whoever
+    makes the element whole divides by ``total``.
     """
     name = DTYPE_NAMES[dtype]
     if name in ("f16", "bf16", "f8e4m3fn", "f8e5m2"):

@@ -136,7 +136,7 @@ static inline uint32_t st_sched_wide(uint8_t dtype, uint8_t op, uint32_t itemsiz
     if (dtype == ST_F16 || dtype == ST_BF16 || dtype == ST_F8E4M3FN || dtype == ST_F8E5M2)
         return 4;
     if (op == ST_AVG && dtype >= ST_I8 && dtype <= ST_U64)
-        return 8;
+        return itemsize == 8 ? 16 : 8;
     return itemsize;
 }
 

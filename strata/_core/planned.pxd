@@ -1,0 +1,43 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+
+cdef extern from "st_plan.h" nogil:
+    struct st_unit:
+        pass
+
+    struct st_operand:
+        pass
+
+
+cdef extern from "st_exec_plan.h" nogil:
+    struct st_plan:
+        const st_unit *units
+        const st_operand *operands
+        uint64_t nunits
+        uint64_t noperands
+        const uint64_t *buffer_bytes
+        const uint32_t *core_begin
+        uint64_t mail_bytes
+        uint64_t staged_bytes
+        uint32_t cores
+        uint32_t nflags
+        uint32_t max_operands
+        uint32_t needs_done
+        uint32_t nt
+        uint32_t mailbox
+        uint32_t *posts
+        uint32_t *left
+        uint64_t *next
+
+    uint32_t ST_GROUP_FLAGS
+    int st_plan_check(st_plan *p, uint32_t n)
+
+
+cdef class PlanHandle:
+    """A plan, checked, as the C executor takes it."""
+    cdef st_plan c
+    cdef readonly object plan
+    cdef object arrays
+    cdef readonly uint64_t digest      # of algorithm and path, 15 bits, for the fingerprint
+    cdef readonly bint exposes_out     # peers touch the members' output arrays
+    cdef readonly uint64_t scratch     # bytes that this member lends to the operation

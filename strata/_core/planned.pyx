@@ -1,0 +1,55 @@
+"""A plan as the C executor takes it."""
+
+cimport numpy as cnp
+from libc.stdint cimport uint32_t, uint64_t
+
+import numpy as np
+
+from strata import errors
+
+cnp.import_array()
+
+cdef extern from "st_status.h" nogil:
+    int ST_OK
+
+
+cdef class PlanHandle:
+
+    def __init__(self, plan, uint32_t nranks, uint64_t mail_bytes, bint mailbox, uint32_t nt):
+        """Checks every index and offset.  ``plan``: strata.plan.Plan of this member."""
+        units = np.ascontiguousarray(plan.units)
+        operands = np.ascontiguousarray(plan.operands)
+        sizes = np.ascontiguousarray(plan.buffer_bytes, dtype=np.uint64)
+        begin = np.ascontiguousarray(plan.core_begin, dtype=np.uint32)
+        if sizes.shape != (nranks, 3):
+            raise errors.InvalidArgument(f"plan for {sizes.shape[0]} members in a group of {nranks}")
+        flags = max(int(units["post_flag"].max(initial=-1)), int(units["wait_flag"].max(initial=-1))) + 1
+        if flags > <int>ST_GROUP_FLAGS:
+            raise errors.InvalidArgument(f"the plan has {flags} flags, and a member has {ST_GROUP_FLAGS}: "
+                                         "use fewer pieces in the pipeline")
+        room = np.zeros((2, flags), np.uint32)
+        at = np.zeros(begin.size, np.uint64)
+        self.plan = plan
+        self.digest = plan.digest
+        self.exposes_out = plan.exposes_out
+        self.scratch = plan.scratch
+        self.arrays = (units, operands, sizes, begin, room, at)
+        self.c.units = <const st_unit *>cnp.PyArray_DATA(<cnp.ndarray>units)
+        self.c.operands = <const st_operand *>cnp.PyArray_DATA(<cnp.ndarray>operands)
+        self.c.nunits = units.size
+        self.c.noperands = operands.size
+        self.c.buffer_bytes = <const uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>sizes)
+        self.c.core_begin = <const uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>begin)
+        self.c.cores = begin.size - 1
+        self.c.nflags = flags
+        self.c.posts = <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>room)
+        self.c.left = self.c.posts + <uint32_t>flags
+        self.c.next = <uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>at)
+        self.c.mail_bytes = mail_bytes
+        self.c.staged_bytes = plan.staged_bytes
+        self.c.needs_done = bool(plan.needs_done)
+        self.c.mailbox = mailbox
+        self.c.nt = nt
+        cdef int rc = st_plan_check(&self.c, nranks)
+        if rc != ST_OK:
+            raise errors.from_status(rc, "a plan has an index or offset out of bounds")
