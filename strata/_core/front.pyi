@@ -3,7 +3,7 @@ from typing import Any
 from numpy import int64
 from numpy.typing import NDArray
 
-from strata._core.group import PlanHandle
+from strata._core.planned import PlanHandle
 from strata._core.transfer import Transfers
 
 OPERATIONS: tuple[str, ...]

@@ -5,206 +5,17 @@ import dataclasses
 import numpy as np
 import plan_cases as cases
 import pytest
+from plan_mutants import _operand, changed, double, drop
 
 import strata.plan.frontends as frontends
-from strata.exec import reference
-from strata.plan import Plan, PlanError, Spec, verify
+from strata.plan import PlanError, Spec, algorithms, verify
 from strata.plan.cost import HOST, Cost
 from strata.plan.frontends._common import pulls
-from strata.plan.records import COPY, NBUFS, OUT, REDUCE, SCRATCH, SRC
+from strata.plan.records import OUT
+from strata.plan.spec import REDUCTIONS, ROOTED, normal
+from strata.plan.topology import HOST as HOST_TOPOLOGY
 
 FINE = Cost(HOST.alpha_us, HOST.gbps, (4096,) * 4)  # small units: many of them
-
-
-def changed(plan: Plan, units=None, operands=None, **fields) -> Plan:
-    """The plan with other arrays, its buffer_bytes fitted to them so that it stays well formed."""
-    units = plan.units if units is None else units
-    operands = plan.operands if operands is None else operands
-    room = np.zeros((plan.spec.nranks, NBUFS), np.uint64)
-    for unit in units:
-        for first, number in (("src_first", "nsrc"), ("dst_first", "ndst")):
-            for o in operands[int(unit[first]) :][: int(unit[number])]:
-                if 0 <= o["member"] < len(room):
-                    place = o["member"], o["buf"]
-                    room[place] = max(room[place], o["offset"] + unit["bytes"])
-    return dataclasses.replace(plan, units=units, operands=operands, buffer_bytes=room, **fields)
-
-
-def with_units(plan: Plan, order: list[int]) -> Plan:
-    """The plan with these of its units only, in this order, all on one core."""
-    units = plan.units[order].copy()
-    units["core"] = 0
-    begin = np.array([0, len(order)], "u4")
-    return changed(plan, units=units, core_begin=begin, cores=1)
-
-
-def drop(plan, unit, chance):
-    return with_units(plan, [i for i in range(len(plan.units)) if i != unit])
-
-
-def double(plan, unit, chance):
-    return with_units(plan, [*range(len(plan.units)), unit])
-
-
-def _source(plan, unit, chance) -> int:
-    u = plan.units[unit]
-    return int(u["src_first"]) + int(chance.integers(u["nsrc"]))
-
-
-def _target(plan, unit, chance) -> int:
-    u = plan.units[unit]
-    return int(u["dst_first"]) + int(chance.integers(u["ndst"]))
-
-
-def _operand(plan, index, **fields):
-    operands = plan.operands.copy()
-    for name, value in fields.items():
-        operands[name][index] = value
-    return changed(plan, operands=operands)
-
-
-def _unit(plan, unit, **fields):
-    units = plan.units.copy()
-    for name, value in fields.items():
-        units[name][unit] = value
-    return changed(plan, units=units)
-
-
-def _shifted(plan, index, chance):
-    offset = int(plan.operands["offset"][index])
-    step = int(chance.choice([1, plan.spec.itemsize, 64, 4096]))
-    return _operand(plan, index, offset=offset - step if offset >= step and chance.random() < 0.5 else offset + step)
-
-
-def shift_source(plan, unit, chance):
-    return _shifted(plan, _source(plan, unit, chance), chance)
-
-
-def shift_target(plan, unit, chance):
-    return _shifted(plan, _target(plan, unit, chance), chance)
-
-
-def other_source(plan, unit, chance):
-    index = _source(plan, unit, chance)
-    member = (int(plan.operands["member"][index]) + int(chance.integers(1, plan.spec.nranks))) % plan.spec.nranks
-    return _operand(plan, index, member=member)
-
-
-def other_target(plan, unit, chance):
-    index = _target(plan, unit, chance)
-    member = (int(plan.operands["member"][index]) + int(chance.integers(1, plan.spec.nranks))) % plan.spec.nranks
-    return _operand(plan, index, member=member)
-
-
-def other_buffer(plan, unit, chance):
-    index = (_source if chance.random() < 0.5 else _target)(plan, unit, chance)
-    wrong = [b for b in (SRC, OUT, SCRATCH) if b != plan.operands["buf"][index]]
-    return _operand(plan, index, buf=int(chance.choice(wrong)))
-
-
-def swap_operands(plan, unit, chance):
-    """Two operands exchanged: of one reduction (the order counts too), or of two units."""
-    other = int(chance.integers(len(plan.units)))
-    a, b = _source(plan, unit, chance), _source(plan, other, chance)
-    if plan.operands[a] == plan.operands[b]:
-        return None
-    operands = plan.operands.copy()
-    operands[[a, b]] = operands[[b, a]]
-    return changed(plan, operands=operands)
-
-
-def fewer_bytes(plan, unit, chance):
-    less = int(plan.units["bytes"][unit]) - int(chance.choice([1, plan.spec.itemsize]))
-    return _unit(plan, unit, bytes=less) if less > 0 else None
-
-
-def more_bytes(plan, unit, chance):
-    return _unit(plan, unit, bytes=plan.units["bytes"][unit] + np.uint64(chance.choice([1, plan.spec.itemsize])))
-
-
-def other_operator(plan, unit, chance):
-    reducing = plan.units["kind"][unit] == REDUCE
-    return _unit(plan, unit, op=plan.units["op"][unit] % 8 + 1) if reducing else _unit(plan, unit, op=1, kind=REDUCE)
-
-
-def no_reduction(plan, unit, chance):
-    reducing = plan.units["kind"][unit] == REDUCE
-    return _unit(plan, unit, op=0, kind=COPY, nsrc=1) if reducing else None
-
-
-def other_dtype(plan, unit, chance):
-    reducing = plan.units["kind"][unit] == REDUCE
-    return _unit(plan, unit, dtype=(plan.units["dtype"][unit] + 1) % 18) if reducing else None
-
-
-def fewer_sources(plan, unit, chance):
-    return _unit(plan, unit, nsrc=plan.units["nsrc"][unit] - 1)
-
-
-def fewer_targets(plan, unit, chance):
-    return _unit(plan, unit, ndst=plan.units["ndst"][unit] - 1)
-
-
-def other_unit_s_table(plan, unit, chance):
-    other = int(chance.integers(len(plan.units)))
-    same = plan.units["src_first"][other] == plan.units["src_first"][unit]
-    return None if same else _unit(plan, unit, src_first=plan.units["src_first"][other])
-
-
-def wrong_done(plan, unit, chance):
-    return dataclasses.replace(plan, needs_done=not plan.needs_done)
-
-
-MUTATORS = [drop, double, shift_source, shift_target, other_source, other_target, other_buffer, swap_operands]
-MUTATORS += [fewer_bytes, more_bytes, other_operator, no_reduction, other_dtype, fewer_sources, fewer_targets]
-MUTATORS += [other_unit_s_table, wrong_done]
-
-
-def subjects():
-    for operation in ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "all_to_all_v"):
-        yield cases.spec(operation, 4001, 5)
-    for operation in ("broadcast", "reduce", "gather", "scatter"):
-        yield cases.spec(operation, 4001, 5, root=3)
-    yield cases.spec("all_reduce", 700, 4, "f64", mode="mailbox")
-    yield cases.spec("all_gather", 700, 4, itemsize=3, mode="mailbox")
-
-
-@pytest.mark.parametrize("mutate", MUTATORS, ids=lambda m: m.__name__)
-def test_mutants_are_caught(mutate):
-    chance, made = np.random.default_rng(MUTATORS.index(mutate)), 0
-    for spec in subjects():
-        for in_place in (0, (1 << spec.nranks) - 1):
-            right = cases.plans(spec, in_place, cores=1 + made % 2, cost=FINE)
-            verify(right)
-            busy = [m for m, plan in enumerate(right) if len(plan.units)]
-            for _ in range(4):
-                m = int(chance.choice(busy))
-                mutant = mutate(right[m], int(chance.integers(len(right[m].units))), chance)
-                if mutant is None:
-                    continue
-                made += 1
-                with pytest.raises(PlanError):
-                    verify([*right[:m], mutant, *right[m + 1 :]])
-    assert made > 20
-
-
-def test_mutants_really_are_wrong():
-    """On data, too: what the mutators make is not merely another right plan."""
-    chance = np.random.default_rng(3)
-    right = cases.plans(cases.spec("all_to_all", 500, 4, "i32"), cost=FINE)
-
-    def outcome(plans):
-        buffers = []
-        for m in range(4):
-            src = np.random.default_rng(m).integers(1, 256, 16000, np.uint8)
-            buffers.append(reference.buffers(src, np.zeros(16000, np.uint8)))
-        reference.run(plans, buffers)
-        return np.concatenate([b.out for b in buffers])
-
-    good = outcome(right)
-    for mutate in (drop, shift_source, shift_target, other_source, other_target, fewer_bytes):
-        wrong = outcome([right[0], mutate(right[1], 2, chance), *right[2:]])
-        assert (wrong != good).any(), mutate.__name__
 
 
 def message(plans) -> str:
@@ -216,18 +27,20 @@ def message(plans) -> str:
 def test_messages_name_die_core_unit_and_bytes():
     spec = cases.spec("all_gather", 4096, 3, itemsize=1)
     right = cases.plans(spec)
-    assert "no unit writes member 1 OUT from byte 8192 on" in message([right[0], drop(right[1], 0, None), right[2]])
+    lost = message([right[0], drop(right[1], 0, None), right[2]])
+    assert "member 1 OUT bytes [8192, 12288) should be byte 0 of SRC of member 2" in lost
+    assert "no unit writes it" in lost
     twice = message([right[0], double(right[1], 0, None), right[2]])
     assert "die 1 core 0 unit" in twice and "member 1 OUT bytes [8192, 12288)" in twice
     wrong = message([right[0], _operand(right[1], 0, member=0), right[2]])
-    assert "die 1 core 0 unit 0 should copy from member 2 SRC byte 0" in wrong
-    assert "member 0 SRC bytes [0, 4096)" in wrong
+    assert "member 1 OUT bytes [8192, 12288) should be byte 0 of SRC of member 2" in wrong
+    assert "byte 0 of SRC of member 0; last written by die 1 core 0 unit 0" in wrong
     far = message([right[0], _operand(right[1], 0, offset=1), right[2]])
     assert "reads beyond 4096 bytes: member 2 SRC bytes [1, 4097)" in far
     sums = cases.plans(cases.spec("all_reduce", 3000, 3))
     order = sums[0].operands.copy()
     order[[0, 1]] = order[[1, 0]]
-    assert "operand 0 should be member 0 SRC byte 0" in message([changed(sums[0], operands=order), *sums[1:]])
+    assert "not in rank order" in message([changed(sums[0], operands=order), *sums[1:]])
 
 
 def test_a_race_in_place_is_seen(monkeypatch):
@@ -240,7 +53,7 @@ def test_a_race_in_place_is_seen(monkeypatch):
     spec = cases.spec("all_reduce", 3000, 3)
     verify(cases.plans(spec))
     said = message(cases.plans(spec, in_place=0b010))
-    assert "die 0 core 0 unit 0 reads what die 1 unit 0 writes: member 1 SRC bytes [0, 12000)" in said
+    assert "die 1 core 0 unit 0 writes what die 0 core 0 unit 0 reads at the same time: member 1 OUT" in said
 
 
 def test_a_shifted_reduction_onto_its_own_operand_is_seen(monkeypatch):
@@ -309,3 +122,75 @@ def test_malformed_plans_are_refused_before_they_are_proved():
         dataclasses.replace(plan, buffer_bytes=np.zeros((3, 3), "u8")).check()
     with pytest.raises(PlanError, match="claims more"):
         verify([dataclasses.replace(p, buffer_bytes=p.buffer_bytes + 1) for p in cases.plans(plan.spec)])
+
+
+EVERY = [
+    (name, operation)
+    for name in algorithms.names()
+    for operation in sorted(algorithms.find(name).operations)
+    if not algorithms.is_users(name)
+]
+
+
+@pytest.mark.parametrize("name, operation", EVERY)
+def test_every_algorithm_is_proved(name, operation):
+    """At 2 to 64 members, over dtypes, odd sizes, roots, places, cores and both partitions."""
+    chance = np.random.default_rng(EVERY.index((name, operation)))
+    for n in (2, 3, 4, 6, 7, 9, 16, 33, 64):
+        for count in (0, 1, n - 1, 3 * n + 1, 700 if n < 10 else n):
+            given = case(operation, count, n, chance)
+            if algorithms.find(name).refusal(given, HOST_TOPOLOGY) is not None:
+                continue
+            verify(cases.plans(
+                given, int(chance.integers(1 << n, dtype=np.uint64)) if n < 64 else 5, cores=int(chance.integers(1, 6)),
+                policy=str(chance.choice(["balanced", "naive"])), cost=FINE, algorithm=name,
+            ))  # fmt: skip
+
+
+def case(operation, count, n, chance):
+    """A random spec of that many elements."""
+    more = {"root": int(chance.integers(n))} if operation in ROOTED else {}
+    if operation in REDUCTIONS:
+        more["redop"] = int(chance.choice([1, 2, 3, 4, 5]))
+    dtype = str(chance.choice(["i8", "bf16", "f32", "i64", "c128" if more.get("redop", 1) in (1, 2, 5) else "u16"]))
+    return normal(cases.spec(operation, count, n, dtype, **more))
+
+
+@pytest.mark.parametrize("name, operation", [("full_mesh", "all_reduce"), ("full_mesh", "all_gather"),
+                                             ("ring", "all_gather"), ("rhd", "all_gather"), ("binomial", "reduce"),
+                                             ("hierarchical", "broadcast")])  # fmt: skip
+def test_512_dies_are_proved(name, operation):
+    proved = verify(cases.plans(cases.spec(operation, 2048, 512, "bf16"), algorithm=name))
+    assert proved["bytes"] > 2048
+
+
+def test_a_deadlock_is_told_round():
+    plans = cases.plans(cases.spec("all_gather", 1000, 3), algorithm="ring")
+    units = plans[1].units.copy()
+    waits = np.flatnonzero(units["wait_flag"] >= 0)
+    units["wait_flag"][waits[0]] = units["post_flag"].max() + 1
+    said = message([plans[0], changed(plans[1], units=units), plans[2]])
+    assert said.startswith("deadlock: ") and "which nobody posts" in said and "die 1 core 0 unit" in said
+
+
+def test_a_lost_wait_is_a_race():
+    plans = cases.plans(cases.spec("all_reduce", 1000, 3, "bf16"), algorithm="ring")
+    units = plans[2].units.copy()
+    at = np.flatnonzero(units["wait_flag"] >= 0)[-1]
+    units["wait_flag"][at] = units["wait_peer"][at] = -1
+    said = message([*plans[:2], changed(plans[2], units=units)])
+    assert "at the same time" in said or "nobody has written" in said
+    assert f"die 2 core 0 unit {at}" in said or "die 2" in said
+
+
+def test_members_that_add_up_in_other_orders_are_told():
+    plans = cases.plans(cases.spec("all_reduce", 3000, 3), algorithm="full_mesh")
+    order = plans[1].operands.copy()
+    order[[0, 1]] = order[[1, 0]]
+    other = [dataclasses.replace(p, algorithm="another") for p in plans]
+    verify(other)
+    mailbox = cases.plans(cases.spec("all_reduce", 100, 3, mode="mailbox"))
+    mailbox = [dataclasses.replace(p, algorithm="another") for p in mailbox]
+    order = mailbox[1].operands.copy()
+    order[[0, 1]] = order[[1, 0]]
+    assert "not the same bits" in message([mailbox[0], changed(mailbox[1], operands=order), mailbox[2]])
