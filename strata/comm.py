@@ -18,11 +18,13 @@ from strata._core.memory import alloc_array
 from strata._core.planned import PlanHandle
 from strata._core.space import Context
 from strata.dtypes import OP_CODES, OPS
+from strata.plan import algorithms
 from strata.plan.build import PlanCache
 from strata.plan.operations import sizes
 from strata.plan.plan import Plan, PlanError
 from strata.plan.select import Ask
 from strata.plan.spec import Spec
+from strata.plan.user import check_algorithm
 
 __all__ = ["Group", "world"]
 
@@ -290,6 +292,8 @@ class Group(Collectives):
     def _plan(self, spec: Spec, variant: int) -> Plan:
         choice = self._selector.choose(spec, variant)
         where = self._selector.settings.topology
+        if algorithms.is_users(choice.algorithm.name):
+            check_algorithm(choice.algorithm.name, spec, where)  # before it touches anything
         plan = self._cache.get(spec, self.rank, choice.cores, algorithm=choice.algorithm.name, path=choice.path,
                                policy=choice.partition, topology=where)  # fmt: skip
         everyone = range(self.size)

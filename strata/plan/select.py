@@ -14,6 +14,7 @@ from strata.plan.algorithms import Algorithm
 from strata.plan.build import MAX_CORES, PATHS
 from strata.plan.cost import HOST, Cost
 from strata.plan.model import HOST_MODEL, Model, estimate
+from strata.plan.records import DTYPE_NAMES, OP_NAMES
 from strata.plan.schedule import POLICIES
 from strata.plan.spec import Spec
 from strata.plan.table import Table
@@ -148,14 +149,24 @@ def _bucket(nbytes: int) -> int:
 
 def _look(spec: Spec, cores: int, settings: Settings) -> tuple[str, list[Candidate], str]:
     able = [a for a in algorithms.available(spec, settings.topology) if a.chosen_freely]
+    kept = {a.name for a in able if a.rank_order or not _inexact(spec)}
+    note = "" if len(kept) == len(able) else ", of those that add up in rank order, as always unless another is named"
     if settings.table is not None:
         measured = settings.table.lookup(spec.operation, spec.nranks, spec.part)
         names = {a.name for a in able}
         rows = sorted((Candidate(n, us) for n, us in measured.items() if n in names), key=lambda c: c.us)
-        if rows:
-            return rows[0].name, rows, f"the fastest in table {settings.table.name}"
+        best = next((row.name for row in rows if row.name in kept), None)
+        if best:
+            return best, rows, f"the fastest in table {settings.table.name}{note}"
     if len(able) == 1:
         return able[0].name, [], "the only one"
     rows = sorted((Candidate(a.name, estimate(a, spec, cores, settings.topology, settings.cost, settings.model))
                    for a in able), key=lambda c: c.us)  # fmt: skip
-    return rows[0].name, rows, f"the fastest by the cost model of {settings.model.name}"
+    best = next(row.name for row in rows if row.name in kept)
+    return best, rows, f"the fastest by the cost model of {settings.model.name}{note}"
+
+
+def _inexact(spec: Spec) -> bool:
+    """Whether the order of the operands shows in the bits of the result."""
+    kind = DTYPE_NAMES[spec.dtype][0]
+    return OP_NAMES[spec.redop] in ("sum", "prod", "avg") and (kind in "fc" or DTYPE_NAMES[spec.dtype] == "bf16")

@@ -7,7 +7,6 @@ The others are one file each, and users add theirs (``register``).
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 
 from strata.errors import InvalidArgument
 from strata.plan.algorithms import atomic, binomial, bruck, full_mesh, hierarchical, pat, rhd, ring, staged
@@ -30,8 +29,6 @@ _BUILTIN: tuple[Algorithm, ...] = (
     atomic.ATOMIC_RMW,
     staged.STAGED,
 )
-# The executor of dies runs one step without scratch: until it runs the rest, others are taken when asked for.
-_BUILTIN = (_BUILTIN[0], *(replace(a, chosen_freely=False) for a in _BUILTIN[1:]))
 _ALL: dict[str, Algorithm] = {a.name: a for a in _BUILTIN}
 
 

@@ -32,6 +32,8 @@ class Algorithm:
     ``mailbox``                        whether it can work from mailboxes
     ``depth(spec, topology)``          synchronisations on the longest way, where that is more than
                                        any member's own (pipelines along members), for the cost model
+    ``rank_order``                     reductions take operands in rank order, all at once, so that
+                                       the bits are those of full_mesh
     ``chosen_freely``                  the library may choose it; False for baselines, and for
                                        reductions in free order
     """
@@ -45,6 +47,7 @@ class Algorithm:
     order: str = ""
     mailbox: bool = False
     depth: Callable[[Spec, Topology], int] | None = None
+    rank_order: bool = False
     chosen_freely: bool = True
 
     def refusal(self, spec: Spec, topology: Topology) -> str | None:

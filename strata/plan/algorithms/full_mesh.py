@@ -22,4 +22,5 @@ FULL_MESH = Algorithm(
     exposes_out=False,
     order="rank order, one unit takes all operands: the same bits on every die",
     mailbox=True,
+    rank_order=True,
 )

@@ -71,5 +71,6 @@ STAGED = Algorithm(
     _scratch,
     exposes_out=False,
     order="rank order, one unit takes all operands, as in full_mesh",
+    rank_order=True,
     chosen_freely=False,
 )
