@@ -10,7 +10,9 @@ from strata.errors import InvalidArgument
 from strata.plan.records import NTIERS
 
 KIB = 1 << 10
+MIB = 1 << 20
 NO_CAP = 1 << 16
+
 
 def _derived() -> np.ndarray:
     return field(init=False, repr=False, compare=False)
@@ -25,6 +27,8 @@ class Cost:
     ``gbps``        rate of one core on one peer, 1e9 bytes per second
     ``unit_bytes``  size S_t of the units that slices are cut to
     ``cap``         H_t: cores of a die that may be on one peer in one stripe
+    ``sio_gbps``, ``ub_gbps``  a die's port to its package and to all others, 1e9 bytes per second in each
+                    direction; 0: no limit but the cores (``plan.ports`` goes by them, partition does not)
 
     Times are whole picoseconds, so that the same plan comes out on every host.
     """
@@ -33,6 +37,8 @@ class Cost:
     gbps: tuple[float, ...]
     unit_bytes: tuple[int, ...]
     cap: tuple[int, ...] = (NO_CAP,) * NTIERS
+    sio_gbps: float = 0.0
+    ub_gbps: float = 0.0
 
     alpha_ps: np.ndarray = _derived()
     ps_per_byte: np.ndarray = _derived()
@@ -45,6 +51,10 @@ class Cost:
             if len(value) != NTIERS or not all(least <= v < 1 << 48 for v in value):
                 raise InvalidArgument(f"{name} is {value}: not {NTIERS} figures of {least} or more")
             object.__setattr__(self, name, value)
+        for name in ("sio_gbps", "ub_gbps"):
+            rate = getattr(self, name)
+            if not (rate == 0 or 1e-6 <= rate < 1 << 48):
+                raise InvalidArgument(f"{name} is {rate}: 0 (none) or a rate in GB/s is expected")
         for name, array in (
             ("alpha_ps", np.rint(np.array(self.alpha_us) * 1e6).astype(np.int64)),
             ("ps_per_byte", 1e3 / np.array(self.gbps, np.float64)),
@@ -57,3 +67,23 @@ class Cost:
 
 # One core of a common server; what a die does is measured, not taken from here.
 HOST = Cost(alpha_us=(0.2,) * 4, gbps=(10.0,) * 4, unit_bytes=(512 * KIB,) * 4)
+
+# A die of CloudMatrix384.  M2: measured, read second-hand; S: specification; D: derived; A: assumed.
+CM384 = Cost(
+    alpha_us=(
+        0.15,  # A: local memory, 0.15 to 0.2
+        0.2,  # M2: StrataCL; 0.218 by UBEP
+        0.7,  # M2: StrataCL; 0.929 by UBEP
+        2.1,  # M2: StrataCL; 2.5 by UBEP
+    ),
+    # D: what 24 cores fill (M2, StrataCL: 24 of 48 cores reach 95 % of a port), by 24: local copies, which
+    # read and write, 1600 (S) / 2; one peer 210, 170 and 150 (M2, StrataCL)
+    gbps=(33.0, 8.75, 7.1, 6.25),
+    # D: 32 members x 128 MiB are some 1000 units, 20 to 40 a core; start-up is below 0.4 % of each.  A local
+    # unit lasts about as long as a far one.
+    unit_bytes=(16 * MIB, 4 * MIB, 4 * MIB, 4 * MIB),
+    # D: 24 cores have all that one peer gives
+    cap=(NO_CAP, 24, 24, 24),
+    sio_gbps=270.0,  # S: 540 a package, both directions
+    ub_gbps=196.0,  # S: 7 planes of 28
+)

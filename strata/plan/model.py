@@ -1,7 +1,7 @@
 """What an algorithm costs, by a model: synchronisations, start-up, and bytes through ports and memory.
 
-A stated estimate to choose by, not a simulation: a die's steps are added up, each with its farthest
-start-up, the wait for its flags, and its bytes at the rate that ports and cores allow.
+A stated estimate to choose by, not a simulation: a die's steps are added up, each with the wait for its
+flags (where it waits for none, its farthest start-up), and its bytes at the rate that ports and cores allow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GB = 1e9
 class Model:
     """Figures of a machine that selection goes by.
 
-    ``sync_us``    a flag raised by one die and seen by another
+    ``sync_us``    from the end of one die's transfer to the begin of another's that waits for it, start-up included
     ``entry_us``   arrival and closing of an operation, both
     ``link_gbps``  one die from one other, by tier
     ``port_gbps``  one die from all others together; 0: no limit but memory
@@ -52,7 +52,7 @@ HOST_MODEL = Model("the host", 0.6, 1.0, (0.0,) * NTIERS, 0.0, 9.0, cpus=2, slic
 # Tiers and rates: StrataCL, observation 3 (measured, second-hand).  sync, entry, loss and backlog are fitted to
 # the paper's ring against full mesh (4.5 times at 64 KiB, even at 16 MiB, 6 % at 1 GiB): a fit, no validation.
 CM384_MODEL = Model(
-    "cm384", 1.463, 2.0, (800.0, 210.0, 170.0, 150.0), 196.0, 1600.0, loss=0.0785, backlog_bytes=3.4 * (1 << 20)
+    "cm384", 1.463, 0.6, (800.0, 210.0, 170.0, 150.0), 196.0, 1600.0, loss=0.0785, backlog_bytes=3.4 * (1 << 20)
 )
 
 
@@ -110,4 +110,5 @@ def _step_us(moving: np.ndarray, tier: np.ndarray, rank: int, cores: int, cost: 
     per_peer = nbytes / len(peers)
     loss = model.loss * np.log2(max(min(len(peers), cores), 1)) * per_peer / (per_peer + model.backlog_bytes)
     rate = min(links, model.port_gbps / (1 + loss), cores * max(cost.gbps[t] for t in tiers))
-    return time + max(cost.alpha_us[t] for t in tiers) + nbytes / (rate * 1e3)
+    begins = 0.0 if (moving["wait_flag"][far] != NONE).all() else max(cost.alpha_us[t] for t in tiers)
+    return float(time + begins + nbytes / (rate * 1e3))

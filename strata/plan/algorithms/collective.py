@@ -87,13 +87,13 @@ class Along:
         return t.scratch(spec, spec.part * (spec.nranks if spec.operation == "reduce_scatter" else 1))
 
     def depth(self, spec: Spec, topology: Topology) -> int:
-        """Synchronisations on the longest way."""
+        """Synchronisations on the longest way, whose first edge waits for nobody."""
         if spec.nranks == 1 or not spec.part:
             return 0
         trees = self.trees(spec, topology)
         if spec.operation in ("broadcast", "reduce"):
-            return longest(trees) + self.blocks(spec, trees).chunks - 1
-        return longest(trees) * (2 if spec.operation == "all_reduce" else 1)
+            return longest(trees) + self.blocks(spec, trees).chunks - 2
+        return longest(trees) * (2 if spec.operation == "all_reduce" else 1) - 1
 
     def refuses(self, spec: Spec, topology: Topology) -> str | None:
         """Why not: more steps than members have flags."""
