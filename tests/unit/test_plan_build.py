@@ -22,7 +22,7 @@ from strata.plan.schedule import MAX_UNITS
 from strata.plan.spec import REDUCTIONS, ROOTED, normal
 
 
-@pytest.mark.parametrize("nranks", range(1, 10))
+@pytest.mark.parametrize("nranks", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("which", ["0", "1", "3", "n-1", "n", "n+1", "1000003"])
 def test_every_operation_is_proved(nranks, which):
     count = nranks + int(which[1:] or 0) if which[0] == "n" else int(which)
