@@ -68,7 +68,7 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
         scratch_bytes=plan.scratch, cores=plan.cores, partition=plan.policy, units=units,
         makespan_us=plan.makespan_ps / 1e6, bound_us=plan.bound_ps / 1e6,
         order=choice.algorithm.order if spec.redop else "",
-        why=_why(spec, nbytes, choice, mailbox),
+        why=_why(spec, nbytes, choice, mailbox, machine),
         candidates={c.name: c.us for c in _all(spec, ask, settings, choice)},
     )  # fmt: skip
 
@@ -101,13 +101,14 @@ def _all(spec: Spec, ask: Ask, settings: Settings, choice: Choice) -> list[Candi
     return choose(spec, ask._replace(algorithm=None), settings).candidates
 
 
-def _why(spec: Spec, nbytes: int, choice: Choice, mailbox: bool) -> list[str]:
-    if spec.mode == "mailbox":
-        why = [f"{nbytes} bytes are cheaper copied to mailboxes (one synchronisation) than read where they lie (two)"]
-    elif mailbox:
-        why = [f"{choice.algorithm.name} does not work from mailboxes"]
-    else:
-        why = [f"{nbytes} bytes are cheaper read where they lie (two synchronisations) than copied to mailboxes (one)"]
+def _why(spec: Spec, nbytes: int, choice: Choice, mailbox: bool, machine: str) -> list[str]:
+    ways = "copied to mailboxes (one synchronisation)", "read where they lie (two)"
+    better, worse = ways if spec.mode == "mailbox" else ways[::-1]
+    why = []
+    if mailbox and spec.mode != "mailbox":
+        why.append(f"{choice.algorithm.name} does not work from mailboxes")
+    elif machine == "host":
+        why.append(f"{nbytes} bytes are cheaper {better} than {worse}")
     why.append(f"{choice.algorithm.name}: {choice.why}")
     why.append(f"{choice.path}: the cores move the bytes; it is the only path so far")
     return why

@@ -153,3 +153,27 @@ def test_zerocopy_ring_needs_no_scratch_where_sums_fit_in_out():
     for dtype, needs in (("f32", False), ("bf16", True)):
         plan = build(cases.spec("all_reduce", 4000, 4, dtype), 0, algorithm="zerocopy_ring")
         assert bool(plan.scratch) == needs == bool((plan.slices["dst_buf"] == SCRATCH).any())
+
+
+@pytest.mark.parametrize("name", [n for n in ("full_mesh", *ALL) if n != "atomic"])
+@pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter", "reduce"])
+def test_small_floats_round_once_whatever_the_algorithm(name, operation):
+    """The error of a sum of bf16 is one rounding, however many steps it takes."""
+    found = algorithms.find(name)
+    n, count = 8, 257
+    spec = normal(cases.spec(operation, count, n, "bf16"))
+    if operation not in found.operations:
+        pytest.skip(f"{name} does not do {operation}")
+    plans = cases.plans(spec, algorithm=name)
+    dtype = reference.numpy_dtype(spec.dtype)
+    whole = count * n if operation == "reduce_scatter" else count
+    src = np.random.default_rng(7).uniform(0.5, 2, (n, whole)).astype(dtype)
+    members = [
+        reference.buffers(src[m].copy(), np.zeros(operations.sizes(spec, m)[1], np.uint8), plan.scratch)
+        for m, plan in enumerate(plans)
+    ]
+    reference.run(plans, members)
+    exact = src.astype("f8").sum(axis=0)
+    out = members[0].out.view(dtype).astype("f8")
+    error = np.abs(out - exact[: len(out)]) / exact[: len(out)]
+    assert error.max() <= 2**-9 + n * 2**-23
