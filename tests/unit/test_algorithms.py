@@ -176,4 +176,4 @@ def test_small_floats_round_once_whatever_the_algorithm(name, operation):
     exact = src.astype("f8").sum(axis=0)
     out = members[0].out.view(dtype).astype("f8")
     error = np.abs(out - exact[: len(out)]) / exact[: len(out)]
-    assert error.max() <= 2**-9 + n * 2**-23
+    assert error.max() <= 2**-8 + n * 2**-23  # of 8 significant bits
