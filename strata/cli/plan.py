@@ -27,6 +27,7 @@ examples:
   strata plan --load plans.json --rank 2             print a plan from a file
   strata plan all_reduce -n 4 -b 1M --diff plans.json
   strata plan -b 1M --msccl ring.xml --verify        an MSCCL XML algorithm, proved
+  strata plan -b 1M --mscclpp ring.json --verify     an MSCCL++ execution plan, proved
 """
 
 
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--machine", choices=("host", "cm384"), default="host", help="whose distances and costs (default host)")
     add("--load", metavar="FILE", help="plans from a file instead of an operation")
     add("--msccl", metavar="FILE", help="an MSCCL XML algorithm instead of the library's")
+    add("--mscclpp", metavar="FILE", help="an MSCCL++ JSON execution plan instead of the library's")
     add("-o", "--output", metavar="FILE", help="save as .npz or .json, or .xml (MSCCL)")
     add("--verify", action="store_true", help="prove that the plans of all members deliver the operation")
     add("--diff", metavar="FILE", help="what the plans in FILE differ in; status 1 if they do")
@@ -75,10 +77,13 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     if args.limit < 0:
         parser.error("--limit is negative")
-    if args.load and (args.operation or args.msccl or args.explain):
-        parser.error("--load gives the operation: no OP, --msccl or --explain beside it")
-    if not args.load and not args.operation and not args.msccl:
-        parser.error("OP, --load or --msccl is needed")
+    foreign = args.msccl or args.mscclpp
+    if args.msccl and args.mscclpp:
+        parser.error("--msccl and --mscclpp are two algorithms")
+    if args.load and (args.operation or foreign or args.explain):
+        parser.error("--load gives the operation: no OP, --msccl, --mscclpp or --explain beside it")
+    if not args.load and not args.operation and not foreign:
+        parser.error("OP, --load, --msccl or --mscclpp is needed")
     if args.explain:
         return _explain(args)
     plans = load_all(args.load) if args.load else _built(args)
@@ -101,8 +106,8 @@ def _built(args: argparse.Namespace) -> list[Plan]:
     from strata.plan.select import Ask, choose
 
     settings = selection.machine(args.machine)
-    if args.msccl:
-        return _msccl(args, settings)
+    if args.msccl or args.mscclpp:
+        return _foreign(args, settings)
     spec = _spec(args, args.operation, args.ranks)
     choice = choose(spec, Ask(args.algorithm, args.path, args.cores, args.partition), settings)
     return _plans(args, spec, settings, algorithm=choice.algorithm.name, cores=choice.cores, path=choice.path,
@@ -115,17 +120,18 @@ def _plans(args: argparse.Namespace, spec: Spec, settings: Settings, **options: 
     return [build(spec, r, cost=settings.cost, topology=settings.topology, **options) for r in ranks]
 
 
-def _msccl(args: argparse.Namespace, settings: Settings) -> list[Plan]:
+def _foreign(args: argparse.Namespace, settings: Settings) -> list[Plan]:
     from strata.plan import algorithms
-    from strata.plan.interchange import msccl_xml
+    from strata.plan.interchange import dataflow, msccl_xml, mscclpp_json
 
-    algorithm = algorithms.register(msccl_xml.read(args.msccl))
+    name = args.msccl or args.mscclpp
+    algorithm = algorithms.register(msccl_xml.read(name) if args.msccl else mscclpp_json.read(name))
     (operation,) = algorithm.operations
     if args.operation not in (None, operation):
-        raise InvalidArgument(f"{args.msccl} is an {operation}, not {args.operation}")
-    members = msccl_xml.ranks(algorithm)
+        raise InvalidArgument(f"{name} is an {operation}, not {args.operation}")
+    members = dataflow.ranks(algorithm)
     if args.ranks not in (None, members):
-        raise InvalidArgument(f"{args.msccl} is for {members} ranks, not {args.ranks}")
+        raise InvalidArgument(f"{name} is for {members} ranks, not {args.ranks}")
     spec = _spec(args, operation, members)
     return _plans(args, spec, settings, algorithm=algorithm.name, cores=args.cores or 1, path=args.path,
                   policy=args.partition or "balanced")  # fmt: skip

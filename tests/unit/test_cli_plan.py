@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import msccl_files
+import mscclpp_files
 import numpy as np
 import pytest
 
@@ -132,3 +133,11 @@ def test_imports_only_what_a_command_needs():
     line = [sys.executable, "-m", "strata.cli", "plan", "all_gather", "-n", "2", "--rank", "9"]
     ended = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2 and len(ended.stderr.splitlines()) == 1
+
+
+def test_an_mscclpp_plan(capsys, tmp_path):
+    file = tmp_path / "ring.json"
+    file.write_bytes(mscclpp_files.ring_allreduce(3))
+    assert "die 0 of 3, pp_ar_ring" in run(capsys, "-b", "12K", "--mscclpp", file, "--verify")
+    assert "is for 3 ranks, not 4" in run(capsys, "-n", 4, "--mscclpp", file, status=2)
+    assert "two algorithms" in run(capsys, "--msccl", file, "--mscclpp", file, status=2)

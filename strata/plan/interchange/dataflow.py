@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from strata.plan.algorithms.algorithm import Algorithm
 from strata.plan.frontends._common import share
 from strata.plan.records import (
     NONE,
@@ -28,6 +29,7 @@ from strata.plan.records import (
     partial_bytes,
 )
 from strata.plan.spec import Spec
+from strata.plan.topology import Topology
 
 ALIGN = 64
 
@@ -199,3 +201,29 @@ def _pulls(program: Program, spec: Spec, laid: _Layout, node: Node, wait: tuple[
             "step": node.level,
         })  # fmt: skip
     return rows
+
+
+_PROGRAMS: dict[str, Program] = {}
+
+
+def algorithm(name: str, program: Program, reduces: str) -> Algorithm:
+    """The program as an algorithm, for ``algorithms.register``; ``reduces``: the order of its sums, in words."""
+
+    def refuses(spec: Spec, topology: Topology) -> str | None:
+        return None if spec.nranks == program.ngpus else f"it is for {program.ngpus} ranks, not {spec.nranks}"
+
+    _PROGRAMS[name] = program
+    return Algorithm(
+        name,
+        frozenset((program.operation,)),
+        lambda spec, rank, topology: slices(program, spec, rank),
+        lambda spec, rank, topology: scratch(program, spec, rank),
+        refuses,
+        order=reduces,
+        chosen_freely=False,
+    )
+
+
+def ranks(algorithm: Algorithm) -> int:
+    """Members that an algorithm which was read from a file is for."""
+    return _PROGRAMS[algorithm.name].ngpus

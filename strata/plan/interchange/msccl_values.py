@@ -1,8 +1,9 @@
-"""What the steps of an MSCCL file compute: they are followed in the file's order, chunk by chunk."""
+"""What the steps of an MSCCL or MSCCL++ file compute: they are followed in the file's order, chunk by chunk."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -19,7 +20,7 @@ TYPES = SENDS | RECEIVES | REDUCES | STORES | {"nop"}
 
 def fail(where: str, why: str) -> NoReturn:
     """Raises InvalidArgument."""
-    raise InvalidArgument(f"MSCCL XML, {where}: {why}")
+    raise InvalidArgument(f"{where}: {why}")
 
 
 @dataclass(eq=False)
@@ -71,7 +72,7 @@ def _sorted(steps: list[Step]) -> list[Step]:
     return done
 
 
-class _Memory:
+class Memory:
     """What each chunk holds, and that accesses to it are ordered by the file."""
 
     def __init__(self, found: File, steps: list[Step]) -> None:
@@ -118,18 +119,29 @@ class _Memory:
         self.last[place] = step, []
         self.holds[place] = node
 
+    def done(self, gpu: int) -> int:
+        """Bits of all steps that have ended when the gpu's own have."""
+        bits = 0
+        for step in self.file.steps:
+            if step.gpu == gpu:
+                bits |= self.known[id(step)] | 1 << self.number[id(step)]
+        return bits
+
     def _ordered(self, step: Step, other: Step | None) -> None:
         if other is not None and other is not step and not self.known[id(step)] >> self.number[id(other)] & 1:
             fail(step.where, f"touches a chunk that {other.where} touches as well, in no order")
 
 
-def evaluate(found: File) -> Program:
-    """The file's values; InvalidArgument if they are not those that the operation promises."""
+def evaluate(found: File, run: Callable[[Step, Memory], None] | None = None) -> Program:
+    """The file's values; InvalidArgument if they are not those that the operation promises.
+
+    ``run``: what a step does, if other than MSCCL's.
+    """
     steps = _sorted(found.steps)
-    memory = _Memory(found, steps)
+    memory = Memory(found, steps)
     for step in steps:
         memory.enter(step)
-        _run(step, memory)
+        (run or _run)(step, memory)
     ends = _ends(found, memory)
     nodes = dataflow.needed(ends)
     dataflow.fold(nodes)
@@ -146,7 +158,7 @@ def evaluate(found: File) -> Program:
     return Program(found.operation, found.ngpus, found.per, nodes)
 
 
-def _run(step: Step, memory: _Memory) -> None:
+def _run(step: Step, memory: Memory) -> None:
     for i in range(step.count):
         def place(end: tuple[str, int], i: int = i) -> tuple[int, str, int]:
             return memory.place(step.gpu, end[0], end[1] + i)
@@ -172,16 +184,20 @@ def _run(step: Step, memory: _Memory) -> None:
         step.sent.append(made)
 
 
-def _ends(found: File, memory: _Memory) -> list[Node]:
+def _ends(found: File, memory: Memory) -> list[Node]:
     """The nodes that OUT ends with, which must be what the operation promises."""
     ends = []
     for gpu in range(found.ngpus):
+        done = memory.done(gpu)
         for out in range(found.chunks[gpu]["o"]):
             node = memory.holds.get(memory.place(gpu, "o", out))
             wanted = _promise(found, gpu, out)
             if node is None or node.parts != wanted:
                 held = "nothing" if node is None else f"{sorted(node.parts)[:4]}"
                 fail(f"gpu {gpu}", f"output chunk {out} ends with {held}, not {sorted(wanted)[:4]} of (gpu, chunk)")
+            writer = memory.last.get(memory.place(gpu, "o", out), (None, []))[0]
+            if writer is not None and not done >> memory.number[id(writer)] & 1:
+                fail(writer.where, f"writes output chunk {out} of gpu {gpu}, which does not wait for it")
             if node.source or node.gpu != gpu or node.out >= 0:
                 node = Node(gpu, [node], node.parts)
             node.out = out

@@ -16,10 +16,7 @@ from os import PathLike
 from strata.errors import InvalidArgument
 from strata.plan.algorithms.algorithm import Algorithm
 from strata.plan.interchange import dataflow
-from strata.plan.interchange.dataflow import Program
 from strata.plan.interchange.msccl_values import RECEIVES, REDUCES, SENDS, STORES, TYPES, File, Step, evaluate, fail
-from strata.plan.spec import Spec
-from strata.plan.topology import Topology
 
 OPERATIONS = {
     "allreduce": "all_reduce",
@@ -30,9 +27,6 @@ OPERATIONS = {
 }
 MAX_GPUS, MAX_CHUNKS, MAX_STEPS = 1024, 1 << 16, 1 << 18
 MAX_FILE = 64 << 20
-
-
-_PROGRAMS: dict[str, Program] = {}
 
 
 def read(file: str | PathLike[str]) -> Algorithm:
@@ -54,27 +48,12 @@ def parse(data: bytes) -> Algorithm:
         top = ElementTree.fromstring(data)
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise InvalidArgument(f"MSCCL XML: {error}") from None
-    found = _file(top)
-    program = evaluate(found)
-
-    def refuses(spec: Spec, topology: Topology) -> str | None:
-        return None if spec.nranks == found.ngpus else f"it is for {found.ngpus} ranks, not {spec.nranks}"
-
-    _PROGRAMS[found.name] = program
-    return Algorithm(
-        found.name,
-        frozenset((found.operation,)),
-        lambda spec, rank, topology: dataflow.slices(program, spec, rank),
-        lambda spec, rank, topology: dataflow.scratch(program, spec, rank),
-        refuses,
-        order="as in the MSCCL XML file: own operand, then what arrives",
-        chosen_freely=False,
-    )
-
-
-def ranks(algorithm: Algorithm) -> int:
-    """Members that an algorithm which was read here is for."""
-    return _PROGRAMS[algorithm.name].ngpus
+    try:
+        found = _file(top)
+        program = evaluate(found)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"MSCCL XML, {error}") from None
+    return dataflow.algorithm(found.name, program, "as in the MSCCL XML file: own operand, then what arrives")
 
 
 def _number(element: ElementTree.Element, name: str, where: str, low: int, high: int,
