@@ -16,6 +16,7 @@ from strata.plan.records import DTYPE_BYTES, DTYPE_NAMES
 from strata.plan.spec import REDUCTIONS, normal
 
 if TYPE_CHECKING:
+    from strata.explaining import Explanation
     from strata.plan.select import Settings
 
 PARTED = ("reduce_scatter", "all_to_all", "scatter")
@@ -84,15 +85,20 @@ def main(arguments: list[str]) -> int:
         parser.error("--load gives the operation: no OP, --msccl, --mscclpp or --explain beside it")
     if not args.load and not args.operation and not foreign:
         parser.error("OP, --load, --msccl or --mscclpp is needed")
+    if args.explain and (foreign or args.counts or args.mailbox or args.in_place):
+        parser.error("--explain goes by OP, -n and -b: no file, --mailbox or --in-place beside it")
+    found: dict[str, Any] = {}
     if args.explain:
-        return _explain(args)
+        found["explained"] = _explained(args)
+        if not (args.verify or args.diff or args.output):
+            print(json.dumps(found["explained"], indent=1) if args.json else found["explained"])
+            return 0
     plans = load_all(args.load) if args.load else _built(args)
     chosen = plans if args.rank is None else [p for p in plans if p.rank == args.rank]
     if not chosen:
         raise InvalidArgument(f"there is no rank {args.rank} among {len(plans)} plans")
     if args.output:
         _save(args, chosen)
-    found: dict[str, Any] = {}
     if args.verify:
         found["verified"] = verify(plans)
     if args.diff:
@@ -198,7 +204,9 @@ def _show(args: argparse.Namespace, plans: list[Plan], found: dict[str, Any]) ->
         heads = [{**p.header(), "hash": p.hash(), "units": len(p.units), "slices": len(p.slices)} for p in plans]
         print(json.dumps({"plans": heads, **found}, indent=1))
         return
-    if not args.diff and not args.output:
+    if args.explain:
+        print(found["explained"])
+    elif not args.diff and not args.output:
         print("\n".join(p.pretty(args.limit) for p in plans[: None if args.rank is not None or args.load else 1]))
     if args.output:
         print(f"{args.output}: {len(plans)} plans")
@@ -209,17 +217,15 @@ def _show(args: argparse.Namespace, plans: list[Plan], found: dict[str, Any]) ->
         print("\n".join(found["differences"]) or "no differences")
 
 
-def _explain(args: argparse.Namespace) -> int:
+def _explained(args: argparse.Namespace) -> Explanation:
     from strata.explaining import explain
 
     if args.operation is None or args.ranks is None:
         raise InvalidArgument("--explain needs OP and -n N")
     spec = _spec(args, args.operation, args.ranks)
     nbytes = 1 << 20 if args.bytes is None else args.bytes
-    text = explain(
+    return explain(
         args.operation, nbytes, args.ranks, dtype=dtype_of(spec.dtype), op=args.op,
         root=args.root, algorithm=args.algorithm, path=args.path, cores=args.cores, partition=args.partition,
         machine=args.machine,
     )  # fmt: skip
-    print(json.dumps(text, indent=1, default=str) if args.json else text)
-    return 0

@@ -82,6 +82,17 @@ def test_explains(capsys):
     assert found["operation"] == "all_reduce" and found["algorithm"] and found["why"]
 
 
+def test_explains_beside_the_rest(capsys, tmp_path):
+    words = ("all_gather", "-n", 4, "-b", "1M", "--algorithm", "ring", "--explain")
+    text = run(capsys, *words, "--verify", "-o", tmp_path / "p.json")
+    assert "the call names it" in text and "4 plans" in text and "verified, all 4 ranks" in text
+    assert load_all(tmp_path / "p.json")[0].algorithm == "ring"
+    found = json.loads(run(capsys, *words, "--verify", "--json"))
+    assert found["explained"]["algorithm"] == "ring" and found["verified"]["units"] > 0
+    for other in ("--in-place", "--mailbox"):
+        assert "--explain goes by" in run(capsys, *words, other, status=2)
+
+
 @pytest.mark.parametrize(
     "words, what",
     [
