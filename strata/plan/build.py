@@ -6,6 +6,8 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
+import numpy as np
+
 from strata.errors import InvalidArgument
 from strata.plan import algorithms
 from strata.plan import cost as costs
@@ -18,6 +20,7 @@ from strata.plan.spec import Spec, normal
 
 MAX_CORES = 4096
 PATHS = ("mte",)
+_INT64 = np.dtype(np.int64)
 
 
 def build(
@@ -74,6 +77,13 @@ def build(
     )
 
 
+class _Data(bytes):
+    """A matrix's bytes as a part of a key: hashed by a sample of them, compared by all."""
+
+    def __hash__(self) -> int:
+        return hash(self[::61])  # prime: no place within elements is left out
+
+
 class PlanCache:
     """Plans by shape, the least recently used dropped first.  May be used by several threads.
 
@@ -85,30 +95,46 @@ class PlanCache:
         self.max_bytes, self.max_plans = max_bytes, max_plans
         self.nbytes = self.hits = self.misses = 0
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._last: Plan | None = None  # at the end of _plans, if it is there
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._plans)
 
-    def get(self, spec: Spec, rank: int, cores: int = 1, **options: Any) -> Plan:
-        """``build(spec, rank, cores, **options)``, or the same plan as last time."""
-        key: Any = (spec, rank, cores)
+    def get(
+        self,
+        spec: Spec,
+        rank: int,
+        cores: int = 1,
+        *,
+        algorithm: str | None = None,
+        path: str | None = None,
+        policy: str = "balanced",
+        cost: costs.Cost = costs.HOST,
+        topology: topologies.Topology = topologies.HOST,
+        local_first: bool = False,
+    ) -> Plan:
+        """``build(spec, rank, cores, ...)``, or the same plan as last time."""
+        given: Any = spec
         if spec.counts is not None:
-            spec = normal(spec)
-            key = (spec._replace(counts=spec.counts.tobytes()), rank, cores)
-        if options:
-            key += tuple(sorted(options.items()))
+            if type(spec.counts) is not np.ndarray or spec.counts.dtype != _INT64:
+                spec = normal(spec)
+            given = (spec[:8], spec.in_place, spec.counts.shape, _Data(spec.counts.tobytes()))
+        key = (given, rank, cores, algorithm, path, policy, cost, topology, local_first)
         with self._lock:
             plan = self._plans.get(key)
             if plan is not None:
-                self._plans.move_to_end(key)
+                if plan is not self._last:  # hashing the key once more is what costs
+                    self._plans.move_to_end(key)
+                    self._last = plan
                 self.hits += 1
                 return plan
             self.misses += 1
-        plan = build(spec, rank, cores, **options)
+        plan = build(spec, rank, cores, algorithm=algorithm, path=path, policy=policy, cost=cost, topology=topology,
+                     local_first=local_first)  # fmt: skip
         with self._lock:
             if key not in self._plans:
-                self._plans[key] = plan
+                self._plans[key] = self._last = plan
                 self.nbytes += plan.nbytes
                 while len(self._plans) > 1 and (self.nbytes > self.max_bytes or len(self._plans) > self.max_plans):
                     self.nbytes -= self._plans.popitem(last=False)[1].nbytes
@@ -118,4 +144,5 @@ class PlanCache:
         """Forgets every plan."""
         with self._lock:
             self._plans.clear()
+            self._last = None
             self.nbytes = 0

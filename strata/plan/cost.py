@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ MIB = 1 << 20
 NO_CAP = 1 << 16
 
 
-def _derived() -> np.ndarray:
+def _derived() -> Any:
     return field(init=False, repr=False, compare=False)
 
 
@@ -44,6 +45,7 @@ class Cost:
     ps_per_byte: np.ndarray = _derived()
     units: np.ndarray = _derived()
     caps: np.ndarray = _derived()
+    _hash: int = _derived()
 
     def __post_init__(self) -> None:
         for name, least in (("alpha_us", 0), ("gbps", 1e-6), ("unit_bytes", 1), ("cap", 1)):
@@ -63,6 +65,12 @@ class Cost:
         ):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
+        figures = (self.alpha_us, self.gbps, self.unit_bytes, self.cap, self.sio_gbps, self.ub_gbps)
+        object.__setattr__(self, "_hash", hash(figures))
+
+    def __hash__(self) -> int:
+        """Found once: plans are looked up by it."""
+        return self._hash
 
 
 # One core of a common server; what a die does is measured, not taken from here.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -24,10 +24,16 @@ class Topology:
     package: int = 1
     node: int = 1
     flat: bool = False
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.package < 1 or self.node < self.package or self.node % self.package:
             raise InvalidArgument(f"a node of {self.node} dies is not made of packages of {self.package}")
+        object.__setattr__(self, "_hash", hash((self.package, self.node, self.flat)))
+
+    def __hash__(self) -> int:
+        """Found once: plans are looked up by it."""
+        return self._hash
 
     def tiers(self, rank: int, peers: np.ndarray) -> np.ndarray:
         """Tier of each pair (rank, peer), int64."""

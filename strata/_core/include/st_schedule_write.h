@@ -24,18 +24,22 @@ static inline uint32_t st_sched_waits(struct st_sched *s, const struct st_sched_
     return n;
 }
 
+/* Fields go straight to memory: a unit made elsewhere and copied waits for its own narrow stores. */
 static inline void st_sched_put(struct st_sched *s, const struct st_sched_bundle *b, uint8_t kind, uint32_t core,
                                 int64_t wait)
 {
-    struct st_unit u = {.kind = kind, .dtype = s->dtype, .core = (uint16_t)core, .src_first = (uint32_t)s->nout,
-                        .dst_first = (uint32_t)s->nout, .wait_peer = -1, .wait_flag = -1, .post_flag = -1,
-                        .slice = b->slice, .step = b->step};
+    struct st_unit *u = &s->units[s->nunits];
 
-    if (wait >= 0) {
-        u.wait_peer = s->waits[wait].peer;
-        u.wait_flag = s->waits[wait].flag;
-    }
-    s->units[s->nunits] = u;
+    memset(u, 0, sizeof(*u));
+    u->kind = kind;
+    u->dtype = s->dtype;
+    u->core = (uint16_t)core;
+    u->src_first = u->dst_first = (uint32_t)s->nout;
+    u->wait_peer = wait < 0 ? -1 : s->waits[wait].peer;
+    u->wait_flag = wait < 0 ? -1 : s->waits[wait].flag;
+    u->post_flag = -1;
+    u->slice = b->slice;
+    u->step = b->step;
 }
 
 /* The unit of an entry, and its operands. */
@@ -63,8 +67,8 @@ static inline void st_sched_unit(struct st_sched *s, const struct st_sched_entry
     if (b->kind == ST_UNIT_REDUCE)
         partial = st_sched_shift(s, b->op, begin);
     for (i = 0; i < n; i++) {
-        to[i] = from[i];
-        to[i].offset += from[i].flags ? partial : begin;
+        memcpy(&to[i], &from[i], offsetof(struct st_operand, offset));
+        to[i].offset = from[i].offset + (from[i].flags ? partial : begin);
     }
     s->nout += n;
 }
@@ -77,6 +81,14 @@ static inline int st_sched_walk(struct st_sched *s, int fill)
     int64_t last = -1;
 
     s->nunits = s->nout = 0;
+    if (!fill && !s->nwaits && !s->nsyncs) { /* every entry is a unit */
+        for (i = 0; i < s->nbundles; i++) {
+            b = &s->bundles[i];
+            s->nout += ((uint64_t)b->nbig + b->nsmall) * ((uint64_t)b->nsrc + b->ndst);
+        }
+        s->nunits = s->nentries;
+        return s->nunits >> 31 || s->nout >> 32 ? ST_SCHED_EMANY : ST_SCHED_OK;
+    }
     memset(s->seen, 0, (s->nwaits + 1) * sizeof(*s->seen));
     for (c = 0; c < s->cores; c++) {
         if (fill)

@@ -24,23 +24,25 @@ _PUSH = _template(PUSH, OUT, OUT)
 
 
 def _fill(template, peers, src, dst, nbytes, op) -> np.ndarray:
-    slices = np.repeat(template, len(peers))
+    slices = template.repeat(len(peers))
     slices["peer"] = peers
-    slices["src"] = src
-    slices["dst"] = dst
+    if src is not None:  # else the template's 0
+        slices["src"] = src
+    if dst is not None:
+        slices["dst"] = dst
     slices["bytes"] = nbytes
     if op:
         slices["op"] = op
     return slices
 
 
-def pulls(peers, nbytes, *, src=0, dst=0, op: int = 0) -> np.ndarray:
-    """One pull per peer, from its SRC at ``src`` into own OUT at ``dst``."""
+def pulls(peers, nbytes, *, src=None, dst=None, op: int = 0) -> np.ndarray:
+    """One pull per peer, from its SRC at ``src`` into own OUT at ``dst`` (default 0)."""
     return _fill(_PULL, peers, src, dst, nbytes, op)
 
 
-def pushes(peers, nbytes, *, src=0, dst=0) -> np.ndarray:
-    """One push per peer, from own OUT at ``src`` into its OUT at ``dst``."""
+def pushes(peers, nbytes, *, src=None, dst=None) -> np.ndarray:
+    """One push per peer, from own OUT at ``src`` into its OUT at ``dst`` (default 0)."""
     return _fill(_PUSH, peers, src, dst, nbytes, 0)
 
 
