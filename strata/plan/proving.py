@@ -249,7 +249,8 @@ class Proof:
             for source, nread in by_member.get(target[0], ()):
                 a = self.base[source[0]][source[1]] + source[3]
                 b = self.base[target[0]][target[1]] + target[3]
-                if a != b and a < b + nwritten and b < a + nread:
+                same = a == b and nread == nwritten  # not of sums onto elements, which are not as wide
+                if not same and a < b + nwritten and b < a + nread:
                     self.fail(core, "writes over a part of what it reads", target, nwritten)
 
     def _elements(self, core: Core, parts: Parts, width: int) -> Parts:
@@ -291,6 +292,8 @@ class Proof:
         line, start, end = self._target(core, target, nbytes, "adds to")
         size = self.values.size
         now = core.place, int(core.clock[core.place])
+        if target[3] % size:
+            self.fail(core, "adds to elements that are not aligned", target, nbytes)
         cuts = [*(offset for offset, _, _ in given), nbytes]
         for (offset, value, at), after in zip(given, cuts[1:], strict=True):
             begin = start + offset
@@ -299,7 +302,8 @@ class Proof:
                 if piece.at % size or at % size or piece.at != at:
                     self.fail(core, f"adds element {at // size} to element {piece.at // size}", target, nbytes)
                 try:
-                    piece.value = self.values.accumulate(op, dtype, piece.value, value)
+                    where = target[0], begin - at, piece.writer
+                    piece.value = self.values.accumulate(op, dtype, piece.value, value, where)
                 except Wrong as wrong:
                     self.fail(core, str(wrong), target, nbytes)
                 piece.adders.append(now)

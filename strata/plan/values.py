@@ -6,7 +6,7 @@ numbers, so that the same bits on two dies can be told by comparing.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from strata.plan.records import DTYPE_NAMES, OP_NAMES, partial_bytes
 
@@ -23,7 +23,7 @@ class Node(NamedTuple):
     partial: bool
     width: int  # bytes of an element
     children: tuple[int, ...]
-    free: bool = False  # accumulated atomically: the order of the children means nothing
+    free: Any = None  # accumulated atomically, in free order: where, if that order shows in the bits, else ()
 
 
 class Wrong(Exception):
@@ -42,6 +42,7 @@ class Values:
         self.mean = bool(redop) and OP_NAMES[redop] == "avg"
         self.wide = partial_bytes(dtype, redop) if redop else size
         self.size = size
+        self.exact = DTYPE_NAMES[dtype][0] in "iu" or DTYPE_NAMES[dtype] == "bool"  # no order shows in the bits
         self.rounds = self.mean or self.wide != size  # whole and partial are not the same
 
     def source(self, member: int) -> int:
@@ -61,15 +62,16 @@ class Values:
         form = partial and self.rounds
         return self._number(Node(members, op, dtype, form, self.wide if form else self.size, children))
 
-    def accumulate(self, op: int, dtype: int, target: int, given: int) -> int:
-        """``given`` added to ``target``; in which order such steps come means nothing."""
+    def accumulate(self, op: int, dtype: int, target: int, given: int, where: tuple[Any, ...]) -> int:
+        """``given`` added to ``target``, in whatever order such steps come.  ``where``: tells the target from
+        others, which take their steps in an order of their own and so may get other bits."""
         if op != self.redop or dtype != self.dtype:
             raise Wrong(f"accumulates {DTYPE_NAMES[dtype]} by {OP_NAMES[op]}, and {self._what()} is asked for")
         members = self._operand(target, False, 0, free=True)
         members |= self._operand(given, False, members, free=True)
-        base = self.nodes[target].children if self.nodes[target].free else (target,)
+        base = self.nodes[target].children if self.nodes[target].free is not None else (target,)
         children = tuple(sorted((*base, given)))
-        return self._number(Node(members, op, dtype, False, self.size, children, True))
+        return self._number(Node(members, op, dtype, False, self.size, children, () if self.exact else where))
 
     def _operand(self, value: int, flagged: bool, before: int, free: bool = False) -> int:
         node = self.nodes[value]

@@ -7,11 +7,12 @@ import plan_cases as cases
 import pytest
 from plan_mutants import _operand, changed, double, drop
 
+import strata
 import strata.plan.frontends as frontends
 from strata.plan import PlanError, Spec, algorithms, verify
 from strata.plan.cost import HOST, Cost
 from strata.plan.frontends._common import pulls
-from strata.plan.records import OUT
+from strata.plan.records import ACCUMULATE, OUT
 from strata.plan.spec import REDUCTIONS, ROOTED, normal
 from strata.plan.topology import HOST as HOST_TOPOLOGY
 
@@ -194,3 +195,53 @@ def test_members_that_add_up_in_other_orders_are_told():
     order = mailbox[1].operands.copy()
     order[[0, 1]] = order[[1, 0]]
     assert "not the same bits" in message([mailbox[0], changed(mailbox[1], operands=order), mailbox[2]])
+
+
+def taught(monkeypatch, operation, body, scratch=None):
+    """A user's algorithm, forgotten after the test."""
+    monkeypatch.setattr(algorithms, "_ALL", dict(algorithms._ALL))
+    strata.algorithm(operation, name="taught", scratch=scratch)(body)
+
+
+@pytest.mark.parametrize("dtype, alike", [("f32", False), ("bf16", False), ("i32", True)])
+def test_sums_in_free_order_at_several_places_are_not_the_same_bits(monkeypatch, dtype, alike):
+    def everywhere(op, rank):
+        yield op.pull(rank, op.nbytes, post=0)
+        for m in range(op.ranks):
+            if m != rank:
+                yield op.push(m, op.nbytes, src=op.src(), atomic=True, wait=(m, 0), step=1)
+
+    taught(monkeypatch, "all_reduce", everywhere)
+    plans = cases.plans(cases.spec("all_reduce", 64, 4, dtype), algorithm="taught")
+    if alike:
+        verify(plans)
+    else:
+        assert "members 0 and 1 reduce in different orders" in message(plans)
+
+
+def test_sums_over_their_own_narrower_operands_are_seen(monkeypatch):
+    def widen(op, rank):
+        mine, rest = op.src(rank * op.nbytes), range(1, op.ranks)
+        yield op.pull(rank, op.nbytes, src=mine, dst=op.scratch(), post=0)
+        yield op.sync(wait=(rank, 0), step=1)
+        yield op.reduce([(rank, op.scratch()), ((rank + 1) % op.ranks, mine)], op.nbytes,
+                        dst=op.scratch(partial=True), post=1, step=2)  # fmt: skip
+        yield op.sync(wait=(rank, 1), step=3)
+        others = [((rank + i) % op.ranks, mine) for i in rest[1:]]
+        yield op.reduce([(rank, op.scratch(partial=True)), *others], op.nbytes, step=4)
+
+    taught(monkeypatch, "reduce_scatter", widen, lambda op, rank: op.count * op.partial_itemsize)
+    said = message(cases.plans(cases.spec("reduce_scatter", 5000, 3, "bf16"), algorithm="taught"))
+    assert "writes over a part of what it reads: member 0 SCRATCH" in said
+    verify(cases.plans(cases.spec("reduce_scatter", 5000, 3, "f32"), algorithm="taught"))
+
+
+def test_additions_to_unaligned_elements_are_seen():
+    plans = cases.plans(cases.spec("reduce", 100, 3, "i32"), algorithm="atomic")
+    adds = plans[1].units["kind"] == ACCUMULATE
+    operands = plans[1].operands.copy()
+    operands["offset"][plans[1].units["dst_first"][adds]] += 1
+    units = plans[1].units.copy()
+    units["bytes"][adds] -= 4
+    said = message([plans[0], changed(plans[1], operands=operands, units=units), plans[2]])
+    assert "adds to elements that are not aligned: member 0 OUT" in said
