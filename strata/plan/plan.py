@@ -45,7 +45,8 @@ class Plan:
                       second synchronisation; the same on all dies
     ``scratch``       bytes of fabric memory that the die lends to the operation
     ``makespan_ps``   when the model's last core is done; ``bound_ps``: no partition of these
-                      units is faster (average load, largest unit)
+                      units is faster (average load, largest unit, and of one balanced step what
+                      some core must take together)
     """
 
     spec: Spec
