@@ -2,10 +2,12 @@
 
 A stated estimate to choose by, not a simulation: a die's steps are added up, each with the wait for its
 flags (where it waits for none, its farthest start-up), and its bytes at the rate that ports and cores allow.
+Where one member serves many (broadcast, scatter and their like), its port is shared by those it serves.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +16,10 @@ from strata.plan.algorithms import Algorithm
 from strata.plan.cost import Cost
 from strata.plan.records import NONE, NTIERS, PUSH, SYNC_SLICE
 from strata.plan.spec import Spec
-from strata.plan.topology import Topology
+from strata.plan.topology import SIO, Topology
 
 GB = 1e9
+ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))  # of their members, one has more to do
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,15 @@ def estimate(
 ) -> float:
     """Microseconds that ``spec`` takes by ``algorithm``: the slowest of a few members."""
     n = spec.nranks
-    members = {spec.root, (spec.root + 1) % n, (spec.root - 1) % n}
-    return max(_member(algorithm, spec, m, cores, topology, cost, model) for m in members)
+    half = 1 << max(n - 1, 1).bit_length() - 1  # a binomial root's child with the most members below it
+    members = {spec.root, (spec.root + 1) % n, (spec.root - 1) % n, (spec.root + half) % n}
+    found = max(_member(algorithm, spec, m, cores, topology, cost, model) for m in members)
+    if model.cpus or spec.operation not in ROOTED:
+        return found
+    ports: dict[tuple[int, int], int] = {}
+    for (kind, _, peer), (nbytes, _) in _served(algorithm, spec, topology).items():
+        ports[kind, peer] = ports.get((kind, peer), 0) + nbytes
+    return max(found, model.entry_us + max(ports.values(), default=0) / (model.port_gbps * 1e3))
 
 
 def _member(algorithm: Algorithm, spec: Spec, rank: int, cores: int, topology: Topology, cost: Cost,
@@ -76,11 +86,49 @@ def _member(algorithm: Algorithm, spec: Spec, rank: int, cores: int, topology: T
     if model.cpus:
         return time + crowd * (len(moving) * model.slice_us + _touched(moving) / (model.memory_gbps * 1e3))
     tier = np.asarray(topology.tiers(rank, moving["peer"].astype(np.int64)))
-    for step in np.unique(moving["step"]):
-        here = moving["step"] == step
-        time += _step_us(moving[here], tier[here], rank, cores, cost, model)
-    stretch = (depth - waits) / max(waits, 1)  # a pipeline that fills: other members' steps before this one's
-    return time * (1 + stretch) if stretch > 0 else time
+    served = _served(algorithm, spec, topology) if spec.operation in ROOTED else {}
+    far = moving["peer"] != rank
+    steps, moves = np.unique(moving["step"][far]), 0.0
+    for step in steps:
+        here = far & (moving["step"] == step)
+        moves += max(_step_us(moving[here], tier[here], cores, cost, model),
+                     _shared_us(moving[here], int(step), served, model))  # fmt: skip
+    moves *= max(1.0, (depth + 1) / max(len(steps), 1))  # other members' steps before its own
+    return time + moves + 2 * int(moving["bytes"][~far].sum()) / (model.memory_gbps * 1e3)
+
+
+@functools.lru_cache(16)
+def _served(algorithm: Algorithm, spec: Spec, topology: Topology) -> dict[tuple[int, int, int], tuple[int, int]]:
+    """(Bytes, members) that the port of a member serves in a step, by (kind, step, member)."""
+    found: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for rank in range(spec.nranks):
+        slices = algorithm.slices(spec, rank, topology)
+        tier = np.asarray(topology.tiers(rank, slices["peer"].astype(np.int64)))
+        far = slices[(slices["kind"] != SYNC_SLICE) & (slices["peer"] != rank) & (tier > SIO)]
+        mine: dict[tuple[int, int, int], int] = {}
+        for kind, step, peer, nbytes in far[["kind", "step", "peer", "bytes"]].tolist():
+            mine[kind, step, peer] = mine.get((kind, step, peer), 0) + nbytes
+        for key, nbytes in mine.items():
+            before, members = found.get(key, (0, 0))
+            found[key] = before + nbytes, members + 1
+    return found
+
+
+def _shared_us(moving: np.ndarray, step: int, served: dict[tuple[int, int, int], tuple[int, int]],
+               model: Model) -> float:  # fmt: skip
+    """Until the busiest of a step's peers has served all that it serves."""
+    time = 0.0
+    for kind, peer in {(int(s["kind"]), int(s["peer"])) for s in moving} if served else ():
+        nbytes, members = served.get((kind, step, peer), (0, 0))
+        if members > 1:
+            time = max(time, nbytes / (_port_gbps(members, nbytes / members, model) * 1e3))
+    return time
+
+
+def _port_gbps(members: int, per_peer: float, model: Model) -> float:
+    """What a port gives that is busy with so many peers."""
+    loss = model.loss * float(np.log2(max(members, 1))) * per_peer / (per_peer + model.backlog_bytes)
+    return model.port_gbps / (1 + loss)
 
 
 def _touched(moving: np.ndarray) -> int:
@@ -96,19 +144,13 @@ def _touched(moving: np.ndarray) -> int:
     return read + written
 
 
-def _step_us(moving: np.ndarray, tier: np.ndarray, rank: int, cores: int, cost: Cost, model: Model) -> float:
-    far = moving["peer"] != rank
-    local = int(moving["bytes"][~far].sum())
-    peers = np.unique(moving["peer"][far])
-    nbytes = int(moving["bytes"][far].sum())
-    time = 2 * local / (model.memory_gbps * 1e3)
-    if not len(peers):
-        return time
-    tiers = np.unique(tier[far])
-    first = {int(p): int(t) for p, t in zip(moving["peer"][far], tier[far], strict=True)}
+def _step_us(moving: np.ndarray, tier: np.ndarray, cores: int, cost: Cost, model: Model) -> float:
+    peers = np.unique(moving["peer"])
+    nbytes = int(moving["bytes"].sum())
+    tiers = np.unique(tier)
+    first = {int(p): int(t) for p, t in zip(moving["peer"], tier, strict=True)}
     links = sum(model.link_gbps[t] for t in first.values())
-    per_peer = nbytes / len(peers)
-    loss = model.loss * np.log2(max(min(len(peers), cores), 1)) * per_peer / (per_peer + model.backlog_bytes)
-    rate = min(links, model.port_gbps / (1 + loss), cores * max(cost.gbps[t] for t in tiers))
-    begins = 0.0 if (moving["wait_flag"][far] != NONE).all() else max(cost.alpha_us[t] for t in tiers)
-    return float(time + begins + nbytes / (rate * 1e3))
+    port = _port_gbps(min(len(peers), cores), nbytes / len(peers), model)
+    rate = min(links, port, cores * max(cost.gbps[t] for t in tiers))
+    begins = 0.0 if (moving["wait_flag"] != NONE).all() else max(cost.alpha_us[t] for t in tiers)
+    return float(begins + nbytes / (rate * 1e3))

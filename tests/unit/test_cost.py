@@ -24,6 +24,32 @@ def test_ring_against_full_mesh_as_published(nbytes, ratio):
     assert ring / mesh == pytest.approx(ratio, rel=0.03)
 
 
+def _us(operation, nbytes, n, names):
+    machine = selection.machine("cm384")
+    spec = cases.spec(operation, nbytes // 4, n, itemsize=4)
+    return [estimate(algorithms.find(name), spec, 48, machine.topology, machine.cost, machine.model) for name in names]
+
+
+@pytest.mark.parametrize("n", [8, 32])
+def test_who_serves_many_shares_its_port(n):
+    """1 GiB: the root's port sends n - 1 copies in a full mesh, one in a pipeline."""
+    names = "full_mesh", "ring", "scatter_allgather", "binomial", "hierarchical"
+    mesh, ring, *others = _us("broadcast", 1 << 30, n, names)
+    once = (1 << 30) / (selection.machine("cm384").model.port_gbps * 1e3)
+    assert mesh > (n - 2) * once  # one other is in its package
+    assert once < ring < 2 * once
+    assert all(once < us < mesh for us in others)
+    for us in _us("scatter", 1 << 26, n, ("full_mesh", "binomial")):
+        assert us > (n - 2) * once / 16
+
+
+def test_members_with_empty_shares_do_not_wait_longer():
+    """64 bytes have two shares: a ring of eight waits 14 times, whether a member has a share or not."""
+    for name in ("ring", "rhd", "hierarchical"):
+        (small,), (larger,) = (_us("all_reduce", nbytes, 8, (name,)) for nbytes in (64, 8192))
+        assert small < 1.5 * larger
+
+
 def test_units_of_a_large_operation_and_their_start_ups():
     plan = build(ALL_GATHER, 5, 24, cost=costs.CM384, topology=CM384)
     assert 20 * 24 <= len(plan.units) <= 64 * 24
