@@ -24,12 +24,24 @@ class Explanation(dict[str, Any]):
         width = max(map(len, self))
         lines = []
         for key, value in self.items():
-            rows = [f"{name}: {us:.1f} us" for name, us in value.items()] if isinstance(value, dict) else value
-            if key == "units":
+            if isinstance(value, dict):
+                rows = [f"{name}: {us:.1f} us" for name, us in value.items()]
+            elif key == "units":
                 rows = _counts(value)
-            for i, row in enumerate(rows if isinstance(rows, list) else [rows]):
+            elif isinstance(value, float):
+                rows = f"{value:.3f}{NOTES.get(key, '')}"
+            else:
+                rows = value
+            for i, row in enumerate(rows if isinstance(rows, list) else [rows] if rows != "" else []):
                 lines.append(f"{'' if i else key:{width}}  {row}")
         return "\n".join(lines)
+
+
+# The partition's model and that of the candidates are two: what each leaves out is said where they meet.
+NOTES = {
+    "makespan_us": " (units of the slowest core alone; synchronisations, ports and crowded CPUs: see candidates)",
+    "bound_us": " (no partition of these slices is faster)",
+}
 
 
 def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any = "u1", op: str = "sum",
@@ -41,7 +53,8 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
     ``machine``  "host": this one, with its options and table; "cm384": CloudMatrix384
     ``algorithm``, ``path``, ``cores``, ``partition``  as of the collectives: None leaves it to the library
 
-    Returns a dict: ``algorithm``, ``path``, ``mode``, ``partition``, ``cores``, ``units`` of rank 0's cores,
+    Returns a dict: ``algorithm``, ``path``, ``mode``, ``partition``, ``cores``, ``rank``, the one whose
+    plan is described: the busiest of first, last and root; ``units`` of its cores,
     ``synchronisations`` of the group as a whole, ``steps``, ``flags``, ``scratch_bytes``; ``makespan_us`` of the
     slowest core by the partition's own model and ``bound_us``, which no partition can beat; ``why``, a list;
     ``candidates``: microseconds by algorithm, measured or by the cost model.  InvalidArgument (a ValueError) for
@@ -56,8 +69,10 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
         direct = selection.Selector(spec.nranks).number(operation, *ask) & 1
         spec = spec._replace(mode="mailbox" if mailbox and not direct else "zero_copy")
     choice = choose(spec, ask, settings)
-    plan = build(spec, 0, choice.cores, algorithm=choice.algorithm.name, path=choice.path, policy=choice.partition,
-                 cost=settings.cost, topology=settings.topology)  # fmt: skip
+    plans = [build(spec, r, choice.cores, algorithm=choice.algorithm.name, path=choice.path, policy=choice.partition,
+                   cost=settings.cost, topology=settings.topology)
+             for r in sorted({0, root, spec.nranks - 1})]  # fmt: skip
+    plan = max(plans, key=lambda p: p.makespan_ps)  # of a few bytes, only the last has a share to reduce
     units = np.diff(plan.core_begin.astype(np.int64)).tolist()
     flags = plan.units[["wait_flag", "post_flag"]]
     return Explanation(
@@ -65,7 +80,7 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
         path=plan.path, mode=spec.mode, synchronisations=2 if plan.needs_done else 1,
         steps=len(np.unique(plan.units["step"])),
         flags=len(set(flags["post_flag"].tolist()) - {-1}),
-        scratch_bytes=plan.scratch, cores=plan.cores, partition=plan.policy, units=units,
+        scratch_bytes=plan.scratch, cores=plan.cores, partition=plan.policy, rank=plan.rank, units=units,
         makespan_us=plan.makespan_ps / 1e6, bound_us=plan.bound_ps / 1e6,
         order=choice.algorithm.order if spec.redop else "",
         why=_why(spec, nbytes, choice, mailbox, machine),
@@ -102,7 +117,7 @@ def _all(spec: Spec, ask: Ask, settings: Settings, choice: Choice) -> list[Candi
 
 
 def _why(spec: Spec, nbytes: int, choice: Choice, mailbox: bool, machine: str) -> list[str]:
-    ways = "copied to mailboxes (one synchronisation)", "read where they lie (two)"
+    ways = "copied to mailboxes with one synchronisation", "read where they lie with two synchronisations"
     better, worse = ways if spec.mode == "mailbox" else ways[::-1]
     why = []
     if mailbox and spec.mode != "mailbox":

@@ -82,6 +82,15 @@ def test_explains(capsys):
     assert found["operation"] == "all_reduce" and found["algorithm"] and found["why"]
 
 
+def test_explains_who_has_something_to_do(capsys):
+    """16 elements of four bytes are one share, the last member's."""
+    words = ("all_reduce", "-n", 8, "-b", 64, "--machine", "cm384", "--explain")
+    found = json.loads(run(capsys, *words, "--json"))
+    assert found["rank"] == 7 and sum(found["units"]) == 1 and found["makespan_us"] > 0 and found["steps"] == 1
+    text = run(capsys, "all_gather", "-n", 4, "-b", "1M", "--explain")
+    assert "see candidates" in text and "\norder" not in text
+
+
 def test_explains_beside_the_rest(capsys, tmp_path):
     words = ("all_gather", "-n", 4, "-b", "1M", "--algorithm", "ring", "--explain")
     text = run(capsys, *words, "--verify", "-o", tmp_path / "p.json")
