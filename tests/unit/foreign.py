@@ -4,7 +4,7 @@ import numpy as np
 import plan_cases as cases
 
 from strata.exec import reference
-from strata.plan import operations
+from strata.plan import operations, verify
 from strata.plan.interchange import dataflow
 from strata.plan.records import OP_NAMES
 
@@ -37,12 +37,13 @@ def wanted(spec, rank, sources, dtype):
 
 
 def deliver(algorithm, count, dtype="f32", op="sum", in_place=0, cores=1, seed=None):
-    """Builds and runs the algorithm on all members, in any order of the cores; compares every byte."""
+    """Builds and runs the algorithm on all members, in any order of the cores; proves them, and compares every byte."""
     (operation,) = algorithm.operations
     spec = cases.spec(operation, count, dataflow.ranks(algorithm), dtype)
     if spec.redop:
         spec = spec._replace(redop=OP_NAMES.index(op))
     plans = cases.plans(spec, in_place, cores, algorithm=algorithm.name)
+    verify(plans)
     kind, chance = reference.numpy_dtype(spec.dtype), np.random.default_rng(count)
     pairs = [arrays(p.spec, p.rank, chance, kind) for p in plans]
     sources = [src.copy() for src, _ in pairs]

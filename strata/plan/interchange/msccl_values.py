@@ -176,7 +176,9 @@ def _run(step: Step, memory: Memory) -> None:
             twice = own.parts & node.parts
             if twice or len({chunk for _, chunk in own.parts | node.parts}) > 1:
                 fail(step.where, f"adds chunks {sorted(own.parts)[:3]} and {sorted(node.parts)[:3]} of (gpu, chunk)")
-            made = Node(step.gpu, [own, node], own.parts | node.parts)
+            # Exchanged sums are added in one order on both sides, so that all members get the same bits.
+            both = sorted((own, node), key=lambda n: min(n.parts))
+            made = Node(step.gpu, both, own.parts | node.parts)
         else:
             made = Node(step.gpu, [node], node.parts)
         if step.type in STORES:
@@ -228,12 +230,11 @@ def _share(found: File, nodes: list[Node], ends: list[Node]) -> None:
         after = [n for n in readers.get((end.gpu, there), ()) if n is not end]
         reads = any(o.source and (o.gpu, o.chunk) != (end.gpu, there) for o in end.operands)
         if after and (end.uses or reads):  # others may wait for it that it would wait for
-            slot = Node(end.gpu, end.operands, end.parts)
-            for node in nodes:
-                node.operands = [slot if o is end else o for o in node.operands]
-            ends[i] = Node(end.gpu, [slot], end.parts, out=end.out)
-            moved[id(end)] = slot
+            moved[id(end)] = Node(end.gpu, end.operands, end.parts)
+            ends[i] = Node(end.gpu, [end], end.parts, out=end.out)
         ends[i].after = after
+    for node in [*nodes, *moved.values(), *ends]:
+        node.operands = [moved.get(id(o), o) for o in node.operands]
     for end in ends:
         end.after = [moved.get(id(n), n) for n in end.after]
 

@@ -3,8 +3,9 @@
 Read as msccl-tools writes it and MSCCL's runtime understands it: a threadblock's steps run in
 order, a step after the one it names by depid and deps; the k-th send on a (sender, receiver,
 channel) goes to the k-th receive; what a send carries is what its chunk holds then.  Reductions
-combine the step's own operand (srcbuf, srcoff; of ``re``: dstbuf, dstoff) with what arrives, in
-this order.  proto, nchannels, minBytes and maxBytes are another machine's tuning, and ignored.
+combine the step's own operand (srcbuf, srcoff; of ``re``: dstbuf, dstoff) with what arrives, that
+of the lowest member first.  proto, nchannels, minBytes and maxBytes are another machine's tuning,
+and ignored.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def parse(data: bytes) -> Algorithm:
         program = evaluate(found)
     except InvalidArgument as error:
         raise InvalidArgument(f"MSCCL XML, {error}") from None
-    return dataflow.algorithm(found.name, program, "as in the MSCCL XML file: own operand, then what arrives")
+    return dataflow.algorithm(found.name, program, "as in the MSCCL XML file; of two operands, that of the lowest member first")
 
 
 def _number(element: ElementTree.Element, name: str, where: str, low: int, high: int,
