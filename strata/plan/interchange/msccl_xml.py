@@ -54,7 +54,7 @@ def parse(data: bytes) -> Algorithm:
         program = evaluate(found)
     except InvalidArgument as error:
         raise InvalidArgument(f"MSCCL XML, {error}") from None
-    return dataflow.algorithm(found.name, program, "as in the MSCCL XML file; of two operands, that of the lowest member first")
+    return dataflow.algorithm(found.name, program, "as in the MSCCL XML file; the lowest member's operand first")
 
 
 def _number(element: ElementTree.Element, name: str, where: str, low: int, high: int,
