@@ -6,7 +6,7 @@
 #ifndef ST_KERNELS_PARTIAL_H
 #define ST_KERNELS_PARTIAL_H
 
-#include "st_kernels_drive.h"
+#include "st_kernels.h"
 
 typedef uint64_t st_pair_word __attribute__((aligned(1), may_alias));
 
