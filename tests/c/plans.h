@@ -1,137 +1,11 @@
-/* Plans made by hand, and random operations whose results are known.
+/* Random operations whose results are known.
  *
  * All members draw a round's operation from the same seed, so that each knows what
  * the others do. */
 #ifndef PLANS_H
 #define PLANS_H
 
-#include "handles.h"
-#include "st_collective.h"
-
-enum { MOST_UNITS = 64, MOST_OPERANDS = 256, MOST_COUNT = 2048 };
-enum kind { BARRIER, MAIL, MAIL_ROOT, GATHER, PUSH, RING, KINDS };
-
-struct hand_plan {
-    struct st_plan p;
-    struct st_unit units[MOST_UNITS];
-    struct st_operand operands[MOST_OPERANDS];
-    uint64_t bytes[DIES_MOST * ST_NBUFS];
-};
-
-/* The kernels have a test of their own. */
-static inline int plain_reduce(int dtype, int op, void *const *dst, int ndst, const void *const *src,
-                               int nsrc, uint64_t count, int nt)
-{
-    (void)nt;
-    CHECK(dtype == ST_I64 && op == ST_SUM);
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t sum = 0;
-
-        for (int k = 0; k < nsrc; k++)
-            sum += ((const uint64_t *)src[k])[i];
-        for (int k = 0; k < ndst; k++)
-            ((uint64_t *)dst[k])[i] = sum;
-    }
-    return ST_OK;
-}
-
-static inline struct st_unit *plan_unit(struct hand_plan *h, uint32_t kind, uint64_t bytes)
-{
-    struct st_unit *u = &h->units[h->p.nunits++];
-
-    CHECK(h->p.nunits <= MOST_UNITS);
-    *u = (struct st_unit){.kind = (uint8_t)kind, .bytes = bytes, .wait_peer = -1, .wait_flag = -1, .post_flag = -1};
-    if (kind == ST_UNIT_REDUCE) {
-        u->op = ST_SUM;
-        u->dtype = ST_I64;
-    }
-    u->src_first = u->dst_first = (uint32_t)h->p.noperands;
-    return u;
-}
-
-/* Sources first, then destinations. */
-static inline void plan_operand(struct hand_plan *h, struct st_unit *u, int to, uint32_t member, uint32_t buf,
-                                uint64_t offset)
-{
-    uint64_t *reach = &h->bytes[member * ST_NBUFS + buf];
-
-    CHECK(h->p.noperands < MOST_OPERANDS && (to || !u->ndst));
-    if (to && !u->ndst)
-        u->dst_first = (uint32_t)h->p.noperands;
-    h->operands[h->p.noperands++] = (struct st_operand){.member = (int32_t)member, .buf = (uint8_t)buf,
-                                                        .offset = offset};
-    *(to ? &u->ndst : &u->nsrc) += 1;
-    *reach = *reach > offset + u->bytes ? *reach : offset + u->bytes;
-}
-
-static inline void plan_copy(struct hand_plan *h, uint32_t from, uint32_t buf, uint64_t src, uint32_t to,
-                             uint64_t dst, uint64_t bytes)
-{
-    struct st_unit *u = plan_unit(h, ST_UNIT_COPY, bytes);
-
-    plan_operand(h, u, 0, from, buf, src);
-    plan_operand(h, u, 1, to, ST_BUF_OUT, dst);
-}
-
-/* Each member's plan for `count` 8-byte elements. */
-static inline void plan_make(struct hand_plan *h, enum kind kind, uint32_t n, uint32_t me, uint32_t root,
-                             uint64_t count)
-{
-    uint64_t bytes = 8 * count, part = (count + n - 1) / n, from, to;
-    uint32_t j, s;
-
-    memset(h, 0, sizeof *h);
-    switch (kind) {
-    case MAIL:
-        plan_unit(h, ST_UNIT_REDUCE, bytes);
-        for (j = 0; j < n; j++)
-            plan_operand(h, &h->units[0], 0, j, ST_BUF_SRC, 0);
-        plan_operand(h, &h->units[0], 1, me, ST_BUF_OUT, 0);
-        break;
-    case MAIL_ROOT:
-        plan_copy(h, root, ST_BUF_SRC, 0, me, 0, bytes);
-        break;
-    case GATHER:
-        for (s = 0; s < n; s++) {
-            j = (me + s) % n;
-            plan_copy(h, j, ST_BUF_SRC, 0, me, j * bytes, bytes);
-        }
-        break;
-    case PUSH: /* member j reduces part j and puts it where all want it */
-        from = me * part < count ? me * part : count;
-        to = from + part < count ? from + part : count;
-        if (from == to)
-            break;
-        plan_unit(h, ST_UNIT_REDUCE, 8 * (to - from));
-        for (j = 0; j < n; j++)
-            plan_operand(h, &h->units[0], 0, j, ST_BUF_SRC, 8 * from);
-        for (j = 0; j < n; j++)
-            plan_operand(h, &h->units[0], 1, j, ST_BUF_OUT, 8 * from);
-        break;
-    case RING: /* each part goes round, by the left neighbour's OUT */
-        j = (me + n - 1) % n;
-        plan_copy(h, me, ST_BUF_SRC, 0, me, me * bytes, bytes);
-        h->units[0].post_flag = 0;
-        for (s = 1; s < n; s++) {
-            uint64_t at = (me + n - s) % n * bytes;
-
-            plan_copy(h, j, ST_BUF_OUT, at, me, at, bytes);
-            h->units[s].wait_peer = (int32_t)j;
-            h->units[s].wait_flag = (int32_t)s - 1;
-            h->units[s].post_flag = s < n - 1 ? (int32_t)s : -1;
-        }
-        break;
-    default:
-        break;
-    }
-    h->p.units = h->units;
-    h->p.operands = h->operands;
-    h->p.buffer_bytes = h->bytes;
-    h->p.mailbox = kind == MAIL || kind == MAIL_ROOT;
-    h->p.mail_bytes = h->p.mailbox ? bytes : 0;
-    h->p.needs_done = !h->p.mailbox;
-    CHECK_IS(st_plan_check(&h->p, n), ST_OK);
-}
+#include "handmade.h"
 
 /* ---- a round: one operation that all members draw alike ---------------------------- */
 
@@ -148,6 +22,7 @@ struct round {
 struct buffers {
     uint64_t *src;
     uint64_t *out;
+    uint64_t *scratch;
     uint64_t mail[MOST_COUNT]; /* mailbox payloads need no fabric memory */
     uint64_t mail_out[MOST_COUNT];
 };
@@ -156,7 +31,8 @@ static inline void buffers_make(struct buffers *b, struct st_ctx *ctx)
 {
     b->src = (uint64_t *)(void *)dies_pages(ctx, 1);
     b->out = b->src + MOST_COUNT;
-    CHECK(8ull * MOST_COUNT * (DIES_MOST + 1) <= ST_PAGE_BYTES);
+    b->scratch = b->out + MOST_COUNT * DIES_MOST;
+    CHECK(8ull * MOST_COUNT * (2 * DIES_MOST + 1) <= ST_PAGE_BYTES);
 }
 
 static inline uint64_t element(const struct round *r, uint32_t member, uint64_t i)
@@ -212,6 +88,7 @@ static inline struct st_request round_request(const struct round *r, struct hand
     q.plan = &h->p;
     q.src = src;
     q.out = mail ? b->mail_out : b->out;
+    q.scratch = mail ? NULL : b->scratch;
     q.payload = mail && (r->kind == MAIL || r->root == me) ? 8 * r->count : 0;
     q.solo = 8 * r->count;
     return q;
@@ -227,6 +104,7 @@ static inline void round_check(const struct round *r, const struct buffers *b, u
         switch (r->kind) {
         case MAIL:
         case PUSH:
+        case ADD:
             for (sum = 0, j = 0; j < n; j++)
                 sum += element(r, j, i);
             CHECK((r->kind == MAIL ? b->mail_out : b->out)[i] == sum);
@@ -236,6 +114,7 @@ static inline void round_check(const struct round *r, const struct buffers *b, u
             break;
         case GATHER:
         case RING:
+        case LISTS:
             for (j = 0; j < n; j++)
                 CHECK(b->out[j * r->count + i] == element(r, j, i));
             break;
@@ -249,7 +128,7 @@ static inline void round_check(const struct round *r, const struct buffers *b, u
 static inline void buffers_scribble(struct buffers *b, uint64_t with)
 {
     memset(b->src, (int)with, 8 * MOST_COUNT);
-    memset(b->out, (int)with, 8ull * MOST_COUNT * DIES_MOST);
+    memset(b->out, (int)with, 16ull * MOST_COUNT * DIES_MOST); /* scratch is behind it */
     memset(b->mail, (int)with, sizeof b->mail);
     memset(b->mail_out, (int)with, sizeof b->mail_out);
 }

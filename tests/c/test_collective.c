@@ -4,7 +4,7 @@
  *
  *     gcc -std=gnu11 -D_GNU_SOURCE -O2 -pthread -Istrata/_core/include tests/c/test_collective.c && ./a.out [seed]
  *
- * tsan must report: st_group_arrive st_group_complete st_unit_post st_request_abort
+ * tsan must report: st_group_arrive st_group_complete st_unit_done st_request_abort
  */
 #include "plans.h"
 
@@ -14,6 +14,7 @@
 struct scene {
     uint8_t *memory;
     struct buffers *buffers; /* by die */
+    struct st_crew *crews;   /* of every second die */
     uint64_t rounds;
     uint32_t mismatches; /* one round in that many */
     pthread_barrier_t all;
@@ -32,10 +33,15 @@ static struct dies *scene_open(struct scene *s, uint32_t n, uint64_t sleep_ns)
     memset(s, 0, sizeof *s);
     s->memory = dies_group(d, NULL);
     s->buffers = calloc(n, sizeof *s->buffers);
-    CHECK(s->buffers);
+    s->crews = calloc(n, sizeof *s->crews);
+    CHECK(s->buffers && s->crews);
     for (uint32_t i = 0; i < n; i++) {
         buffers_make(&s->buffers[i], &d->ctx[i]);
         d->ctx[i].reduce = plain_reduce;
+        d->ctx[i].accumulate = st_accumulate;
+        d->ctx[i].workers = i % 2 ? 3 : 1; /* one more than there are cores */
+        d->ctx[i].crew = &s->crews[i];
+        CHECK_IS(st_crew_init(&s->crews[i]), ST_OK);
     }
     CHECK(pthread_barrier_init(&s->all, NULL, n) == 0);
     return d;
@@ -44,6 +50,9 @@ static struct dies *scene_open(struct scene *s, uint32_t n, uint64_t sleep_ns)
 static void scene_close(struct scene *s, struct dies *d)
 {
     pthread_barrier_destroy(&s->all);
+    for (uint32_t i = 0; i < d->n; i++)
+        st_crew_end(&s->crews[i]);
+    free(s->crews);
     free(s->buffers);
     dies_close(d);
 }
@@ -63,30 +72,33 @@ static void dawdle(uint64_t *seed)
 static void test_plan_check(void)
 {
     static const struct { const char *what; int rc; } bad[] = {
-        {"kind 0", ST_EINVAL}, {"kind 3", ST_EINVAL}, {"no source", ST_EINVAL},
+        {"kind 0", ST_EINVAL}, {"kind 5", ST_EINVAL}, {"no source", ST_EINVAL},
         {"copy of two", ST_EINVAL}, {"no such operator", ST_EUNSUPPORTED}, {"raw reduction", ST_EUNSUPPORTED},
-        {"wait flag 64", ST_EINVAL}, {"post flag 64", ST_EINVAL}, {"waits for nobody", ST_EINVAL},
+        {"wait flag 1024", ST_EINVAL}, {"post flag beyond its own", ST_EINVAL}, {"waits for nobody", ST_EINVAL},
         {"waits for a stranger", ST_EINVAL}, {"sources past the end", ST_EINVAL},
         {"destinations past the end", ST_EINVAL}, {"first wraps", ST_EINVAL}, {"member -1", ST_EINVAL},
         {"member n", ST_EINVAL}, {"buffer 3", ST_EINVAL}, {"offset past the buffer", ST_EINVAL},
         {"bytes past the buffer", ST_EINVAL}, {"bytes wrap", ST_EINVAL}, {"broken element", ST_EINVAL},
-        {"wait without completion", ST_EINVAL},
+        {"wait without completion", ST_EINVAL}, {"bytes that only wait", ST_EINVAL}, {"a partial copy", ST_EINVAL},
+        {"an operand's flag 2", ST_EINVAL}, {"a mean that is accumulated", ST_EUNSUPPORTED},
+        {"cores that end early", ST_EINVAL}, {"cores that go back", ST_EINVAL}, {"no room for cores", ST_EINVAL},
+        {"no room for flags", ST_EINVAL}, {"too many flags", ST_EINVAL},
     };
     struct hand_plan h;
 
     for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
         int rc;
 
-        plan_make(&h, i == 8 || i == 9 || i == 20 ? RING : PUSH, 3, 1, 0, 48);
+        plan_make(&h, i == 8 || i == 9 || i == 20 ? RING : i == 22 ? GATHER : i > 23 ? ADD : PUSH, 3, 1, 0, 48);
         switch (i) {
         case 0: h.units[0].kind = 0; break;
-        case 1: h.units[0].kind = 3; break;
+        case 1: h.units[0].kind = 5; break;
         case 2: h.units[0].nsrc = 0; break;
         case 3: h.units[0].kind = ST_UNIT_COPY; break;
         case 4: h.units[0].op = ST_NOPS; break;
         case 5: h.units[0].dtype = ST_RAW; break;
         case 6: h.units[0].wait_flag = ST_GROUP_FLAGS; h.units[0].wait_peer = 0; break;
-        case 7: h.units[0].post_flag = ST_GROUP_FLAGS; break;
+        case 7: h.units[0].post_flag = (int32_t)h.p.nflags; break;
         case 8: h.units[1].wait_peer = -1; break;
         case 9: h.units[1].wait_peer = 3; break;
         case 10: h.units[0].nsrc = 7; break;
@@ -100,6 +112,15 @@ static void test_plan_check(void)
         case 18: h.operands[1].offset = UINT64_MAX - 7; break;
         case 19: h.units[0].bytes -= 4; break;
         case 20: h.p.needs_done = 0; break;
+        case 21: h.units[0].kind = ST_UNIT_SYNC; break;
+        case 22: h.operands[0].flags = ST_OPERAND_PARTIAL; break;
+        case 23: h.operands[0].flags = 2; break;
+        case 24: h.units[1].op = ST_AVG; break;
+        case 25: h.begin[2]--; break;
+        case 26: h.begin[1] = h.begin[2] + 1; break;
+        case 27: h.p.next = NULL; break;
+        case 28: h.p.left = NULL; break;
+        case 29: h.p.nflags = ST_GROUP_FLAGS + 1; break;
         }
         rc = st_plan_check(&h.p, 3);
         if (rc != bad[i].rc)
@@ -197,7 +218,7 @@ static void part_of(struct st_group *g, struct st_request *q, enum point point)
             part.nunits = point == HALFWAY ? part.nunits / 2 : part.nunits;
             st_request_bases(g, q);
             if (part.mailbox || st_group_begin(g, q->number) == ST_OK)
-                (void)st_exec(g, &part, q->number, at); /* another victim may have stopped it */
+                (void)st_exec(g, &part, q->number, at, q->timeout_ns); /* another victim may have stopped it */
         }
     }
     st_wait_end(&g->waiter);

@@ -36,6 +36,7 @@ static struct dies *scene_open(struct scene *s, uint32_t n, uint64_t sleep_ns)
         uint8_t *channels = dies_pages(&d->ctx[i], 1);
 
         d->ctx[i].reduce = plain_reduce;
+        d->ctx[i].accumulate = st_accumulate;
         s->page[i] = dies_pages(&d->ctx[i], 4);
         for (int k = 0; k < SETS; k++) {
             s->buffers[i][k] = calloc(1, sizeof *s->buffers[i][k]);

@@ -89,7 +89,6 @@ static inline int st_plan_check_kind(const struct st_unit *u)
 static inline int st_plan_check_flags(struct st_plan *p, const struct st_unit *u, uint32_t n)
 {
     if (u->wait_flag >= (int32_t)ST_GROUP_FLAGS || u->post_flag >= (int32_t)p->nflags ||
-        p->nflags > ST_GROUP_FLAGS ||
         (u->wait_flag >= 0 && (u->wait_peer < 0 || (uint32_t)u->wait_peer >= n)))
         return ST_EINVAL;
     if (u->wait_flag >= 0 && !p->needs_done) /* a member that waits for others can only be */
@@ -114,7 +113,7 @@ static inline int st_plan_check(struct st_plan *p, uint32_t n)
         if (!p->cores || p->core_begin[0] || p->core_begin[p->cores] != p->nunits || (p->cores > 1 && !p->next))
             return ST_EINVAL;
     }
-    if (p->nflags && (!p->posts || !p->left))
+    if (p->nflags > ST_GROUP_FLAGS || (p->nflags && (!p->posts || !p->left)))
         return ST_EINVAL;
     for (c = 0; c < p->nflags; c++)
         p->posts[c] = 0;
