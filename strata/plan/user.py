@@ -33,11 +33,13 @@ from strata.plan.records import (
     SYNC_SLICE,
     partial_bytes,
 )
-from strata.plan.spec import OPERATIONS, Spec, normal
+from strata.plan.spec import MAX_BYTES, OPERATIONS, Spec, normal
 from strata.plan.topology import HOST, Topology
 
 MAX_CHECKED = 64  # members up to which a user's algorithm is verified at its first use
 MAX_STEP = (1 << 16) - 1
+MAX_SLICES = 1 << 18  # of a member; a generator that has no end is stopped there
+SPREAD = 8  # cores that it is also verified on, since one core keeps an order that several do not
 
 
 class Place(NamedTuple):
@@ -86,16 +88,16 @@ class Op:
 
     def src(self, offset: int = 0) -> Place:
         """A place in SRC, the member's source."""
-        return Place(SRC, int(offset))
+        return Place(SRC, _whole(offset))
 
     def out(self, offset: int = 0) -> Place:
         """A place in OUT, its result."""
-        return Place(OUT, int(offset))
+        return Place(OUT, _whole(offset))
 
     def scratch(self, offset: int = 0, partial: bool = False) -> Place:
         """A place in SCRATCH.  ``partial``: sums on their way, ``partial_itemsize`` bytes each, rounded
         (and divided, in a mean) only when they become whole elements."""
-        return Place(SCRATCH, int(offset), partial)
+        return Place(SCRATCH, _whole(offset), bool(partial))
 
     def share(self, number: int) -> tuple[int, int]:
         """Start and bytes of a member's share of ``nbytes``; some are empty if there are few."""
@@ -107,14 +109,14 @@ class Op:
         """Reads ``src`` of the peer (SRC, if only an offset) into own ``dst`` (OUT).  ``wait``: (member, flag)
         raised before it begins; ``post``: own flag, raised when all slices that carry it are done;
         ``atomic``: combine with what is there, atomically."""
-        return Slice(PULL, int(peer), int(nbytes), _place(src, SRC), _place(dst, OUT), wait, post, step,
+        return Slice(PULL, _whole(peer), _whole(nbytes), _place(src, SRC), _place(dst, OUT), wait, post, step,
                      self._redop(atomic), atomic)  # fmt: skip
 
     def push(self, peer: int, nbytes: int, *, src: Place | int = 0, dst: Place | int = 0,
              wait: tuple[int, int] | None = None, post: int | None = None, step: int = 0,
              atomic: bool = False) -> Slice:  # fmt: skip
         """Reads own ``src`` (OUT, if only an offset) into the peer's ``dst`` (OUT); the rest as in ``pull``."""
-        return Slice(PUSH, int(peer), int(nbytes), _place(src, OUT), _place(dst, OUT), wait, post, step,
+        return Slice(PUSH, _whole(peer), _whole(nbytes), _place(src, OUT), _place(dst, OUT), wait, post, step,
                      self._redop(atomic), atomic)  # fmt: skip
 
     def reduce(self, operands: Iterable[tuple[Any, ...]], nbytes: int, *, dst: Place | int = 0,
@@ -122,8 +124,8 @@ class Op:
         """Combines ``operands``, (member, place) or (member, place, wait), in their order into own ``dst``
         (OUT, if only an offset), which is written once."""
         self._redop(True)
-        return [Slice(PULL, int(o[0]), int(nbytes), _place(o[1], SRC), _place(dst, OUT), o[2] if len(o) > 2 else None,
-                      post, step, self.spec.redop) for o in operands]  # fmt: skip
+        return [Slice(PULL, _whole(o[0]), _whole(nbytes), _place(o[1], SRC), _place(dst, OUT),
+                      o[2] if len(o) > 2 else None, post, step, self.spec.redop) for o in operands]  # fmt: skip
 
     def sync(self, *, wait: tuple[int, int] | None = None, post: int | None = None, step: int = 0) -> Slice:
         """No bytes: all slices after it wait for its flag; ``post`` tells that all before it are done."""
@@ -136,7 +138,17 @@ class Op:
 
 
 def _place(place: Place | int, buf: int) -> Place:
-    return place if isinstance(place, Place) else Place(buf, int(place))
+    return place if isinstance(place, Place) else Place(buf, _whole(place))
+
+
+def _whole(number: Any) -> int:
+    """A member, offset or size as an int, or InvalidArgument (a ValueError)."""
+    try:
+        if int(number) == number:
+            return int(number)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InvalidArgument(f"{number!r} is no whole number; members, offsets and bytes are (divide by //)")
 
 
 Body = Callable[[Op, int], Iterable[Any]]
@@ -166,8 +178,9 @@ def algorithm(operation: str | Iterable[str], *, name: str | None = None,
             if scratch is None or not _moves(spec):
                 return 0
             found = scratch(Op(spec._replace(in_place=False), topology), rank)
-            if int(found) != found or found < 0:
-                raise PlanError(f"algorithm {called}, member {rank}: scratch of {found!r} bytes")
+            if not isinstance(found, (int, np.integer)) or not 0 <= found < MAX_BYTES:
+                raise PlanError(f"algorithm {called}, member {rank}: scratch of {found!r} bytes; return a whole "
+                                "number, 0 or more", ranks=[rank], operation=spec.operation)  # fmt: skip
             return int(found)
 
         def slices(spec: Spec, rank: int, topology: Topology) -> np.ndarray:
@@ -194,14 +207,20 @@ def _rows(called: str, body: Body, spec: Spec, rank: int, topology: Topology, le
     rows, step = [], 0
     room: dict[int, tuple[int, ...]] = {m: (*operations.sizes(spec, m), lent(spec, m, topology))
                                         for m in range(spec.nranks)}  # fmt: skip
-    for number, s in enumerate(_flat(body(Op(spec, topology), rank))):
+    made = body(Op(spec, topology), rank)
+    if not isinstance(made, Iterable):
+        raise PlanError(f"algorithm {called}, member {rank}: it returned {made!r}, no slices; yield them",
+                        ranks=[rank], operation=spec.operation)  # fmt: skip
+    for number, s in enumerate(_flat(made)):
         def wrong(why: str, number: int = number, s: Any = s) -> PlanError:
             return PlanError(f"algorithm {called}, member {rank}, slice {number} ({s}): {why}",
                              ranks=[rank], operation=spec.operation)  # fmt: skip
 
         if not isinstance(s, Slice):
             raise wrong("not a slice; yield what op.pull, op.push, op.reduce and op.sync return")
-        problem = _problem(s, spec, rank, room, step)
+        if number >= MAX_SLICES:
+            raise wrong(f"more than {MAX_SLICES} slices: does it come to an end?")
+        problem = _shape(s) or _problem(s, spec, rank, room, step)
         if problem:
             raise wrong(problem)
         step = s.step
@@ -222,6 +241,19 @@ def _flat(slices: Iterable[Any]) -> Iterable[Any]:
             yield s
 
 
+def _shape(s: Slice) -> str | None:
+    """What is of the wrong type, if anything."""
+    if s.kind not in SLICE_NAMES or not all(isinstance(p, Place) and p.buf in (SRC, OUT, SCRATCH) for p in s[3:5]):
+        return "not a slice as op.pull, op.push, op.reduce and op.sync make them, of op.src, op.out and op.scratch"
+    numbers = [s.peer, s.nbytes, s.src.offset, s.dst.offset, s.step, 0 if s.post is None else s.post]
+    if s.wait is not None:
+        if not isinstance(s.wait, tuple) or len(s.wait) != 2:
+            return f"it waits for {s.wait!r}, not for (member, flag)"
+        numbers += s.wait
+    odd = next((x for x in numbers if not isinstance(x, (int, np.integer))), None)
+    return None if odd is None and None not in numbers else f"{odd!r} is no whole number"
+
+
 def _problem(s: Slice, spec: Spec, rank: int, room: dict[int, tuple[int, ...]], step: int) -> str | None:
     """What is wrong with a slice by itself, and the cure."""
     if not 0 <= s.peer < spec.nranks:
@@ -239,6 +271,8 @@ def _problem(s: Slice, spec: Spec, rank: int, room: dict[int, tuple[int, ...]], 
         return f"{s.nbytes} bytes are no whole elements of {spec.itemsize}"
     if (s.src.partial or s.dst.partial) and (not s.redop or s.atomic):
         return "a partial place is read and written by op.reduce alone"
+    if s.atomic and s.dst.offset % spec.itemsize:
+        return f"it adds atomically at byte {s.dst.offset}, which is no multiple of the {spec.itemsize} of an element"
     mine, theirs = rank, s.peer
     for side, place, member in (("source", s.src, mine if s.kind == PUSH else theirs),
                                 ("target", s.dst, theirs if s.kind == PUSH else mine)):  # fmt: skip
@@ -275,14 +309,36 @@ def check_algorithm(name: str, spec: Spec, topology: Topology = HOST) -> bool:
             return True
     from strata.plan.verifier import verify  # loaded by those who verify
 
-    for mask in (False, True) if spec.operation not in ("all_to_all", "all_to_all_v") else (False,):
-        each = spec._replace(in_place=mask)
-        plans = [build(each, m, algorithm=name, topology=topology) for m in range(spec.nranks)]
-        posted(plans)
-        verify(plans)
+    def plans(cores: int, *masks: bool) -> list[Plan]:  # in place or not, in turn
+        return [build(spec._replace(in_place=masks[m % len(masks)]), m, cores, algorithm=name, topology=topology)
+                for m in range(spec.nranks)]  # fmt: skip
+
+    apart = plans(1, False)
+    sets = [apart]
+    if spec.operation not in ("all_to_all", "all_to_all_v"):
+        sets += [plans(1, True), plans(1, False, True)]
+        _same_flags(apart, sets[1])
+    for each in sets:
+        posted(each)
+        verify(each)
+    most = max(len(plan.slices) for plan in apart)
+    if most > 1:
+        verify(plans(min(most, SPREAD), False))
     with _lock:
         _checked.add(key)
     return True
+
+
+def _same_flags(apart: list[Plan], in_place: list[Plan]) -> None:
+    """PlanError for a flag that a member posts in place only, or only if not, which others cannot know."""
+    for a, b in zip(apart, in_place, strict=True):
+        odd = set(a.slices["post_flag"].tolist()) ^ set(b.slices["post_flag"].tolist())
+        if odd:
+            raise PlanError(
+                f"algorithm {a.algorithm}, member {a.rank}: flag {min(odd)} is posted in place only, or only if not, "
+                "and op.in_place is each member's own; post it in either case (op.sync)",
+                ranks=[a.rank], operation=a.spec.operation,
+            )  # fmt: skip
 
 
 def posted(plans: list[Plan]) -> None:

@@ -1,5 +1,7 @@
 """``strata.algorithm``: users' algorithms are built, checked and refused with the cure."""
 
+import itertools
+
 import numpy as np
 import plan_cases as cases
 import pytest
@@ -7,7 +9,7 @@ from test_algorithms import play
 
 import strata
 from strata.errors import InvalidArgument
-from strata.plan import PlanError, algorithms, build, user
+from strata.plan import PlanError, algorithms, build, user, verify
 from strata.plan.records import OP_NAMES
 from strata.plan.spec import normal
 from strata.plan.topology import HOST
@@ -81,12 +83,68 @@ def test_waits_that_nobody_posts_name_the_slice_and_the_cure():
         (lambda op, rank: [op.pull(1, 4, dst=op.scratch())], r"of SCRATCH of member 0, which has 0; give scratch="),
         (lambda op, rank: [op.pull(1, 4, dst=op.scratch(0, partial=True))], "a partial place is"),
         (lambda op, rank: ["pull"], r"slice 0 \(pull\): not a slice; yield what op.pull"),
+        (lambda op, rank: None, r"bad, member 0: it returned None, no slices; yield them"),
+        (lambda op, rank: [op.pull(1, 4, wait=3)], r"slice 0 .*waits for 3, not for \(member, flag\)"),
+        (lambda op, rank: [op.pull(1, 4, wait=(1,))], r"waits for \(1,\), not for"),
+        (lambda op, rank: [op.pull(1, 4, wait=(0, "a"))], r"slice 0 .*'a' is no whole number"),
+        (lambda op, rank: [op.pull(1, 4, post=1.5)], r"slice 0 .*1.5 is no whole number"),
+        (lambda op, rank: [op.pull(1, 4, step=None)], r"slice 0 .*None is no whole number"),
+        (lambda op, rank: [op.pull(1, 4, src=user.Place(7, 0))], r"slice 0 .*not a slice as op.pull"),
+        (lambda op, rank: [op.pull(1, 4)._replace(kind=9)], r"slice 0 .*not a slice as op.pull"),
+        (lambda op, rank: itertools.repeat(op.sync()), r"more than 262144 slices: does it come to an end"),
+        (lambda op, rank: [op.pull(1, op.nbytes / 3)], r"133.3\d* is no whole number"),
+        (lambda op, rank: [op.pull(None, 4)], r"None is no whole number"),
     ],
 )
 def test_mistakes_name_the_slice_and_the_cure(what, message):
     strata.algorithm("all_gather", name="bad")(what)
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises((PlanError, InvalidArgument), match=message):
         user.check_algorithm("bad", cases.spec("all_gather", 100, 3))
+
+
+@pytest.mark.parametrize("scratch", [None, "x", float("nan"), 1.5, -1, 1 << 70])
+def test_scratch_is_a_whole_number(scratch):
+    strata.algorithm("all_gather", name="bad", scratch=lambda op, rank: scratch)(mesh)
+    with pytest.raises(PlanError, match=r"bad, member 0: scratch of .* whole number"):
+        user.check_algorithm("bad", cases.spec("all_gather", 100, 3))
+
+
+def test_the_order_of_one_core_is_no_excuse():
+    @strata.algorithm("all_gather", scratch=lambda op, rank: op.ranks * op.nbytes)
+    def hasty(op, rank):
+        """Right on one core, which goes by the list."""
+        if not op.in_place:
+            yield op.pull(rank, op.nbytes, dst=rank * op.nbytes)
+        others = [m for m in range(op.ranks) if m != rank]
+        for m in others:
+            yield op.pull(m, op.nbytes, dst=op.scratch(m * op.nbytes))
+        for m in others:
+            yield op.pull(rank, op.nbytes, src=op.scratch(m * op.nbytes), dst=m * op.nbytes, step=1)
+
+    spec = cases.spec("all_gather", 100, 3)
+    verify([build(spec, m, algorithm="hasty") for m in range(3)])
+    with pytest.raises(PlanError, match="at the same time|nobody has written"):
+        user.check_algorithm("hasty", spec)
+
+
+def test_flags_do_not_depend_on_what_only_one_member_knows():
+    @strata.algorithm("all_gather")
+    def private(op, rank):
+        yield from mesh(op, rank)
+        if not op.in_place:
+            yield op.sync(post=7)
+
+    with pytest.raises(PlanError, match=r"private, member 0: flag 7 is posted in place only, or only if not"):
+        user.check_algorithm("private", cases.spec("all_gather", 100, 3))
+
+
+def test_atomic_additions_are_aligned():
+    @strata.algorithm("reduce", scratch=lambda op, rank: op.nbytes + 1)
+    def odd(op, rank):
+        yield op.push(op.root, op.nbytes, src=op.src(), dst=op.scratch(1), atomic=True)
+
+    with pytest.raises(PlanError, match=r"slice 0 .*atomically at byte 1, which is no multiple of the 4 of an element"):
+        user.check_algorithm("odd", cases.spec("reduce", 100, 3))
 
 
 def test_reductions_with_partial_sums_in_scratch():
