@@ -153,9 +153,9 @@ class Group(Collectives):
         self._check_counts(counts, table[:, n : 2 * n], table[:, 2 * n], table[:, 2 * n + 1])
         total = int(counts[:, self.rank].sum())
         try:
-            source, target = self._rows(src, out, total)
             spec = Spec("all_to_all_v", itemsize=row, nranks=n, counts=counts)
             plan = self._plan(spec, variant)
+            source, target = self._rows(src, out, total, plan.exposes_out)
             handle = PlanHandle(plan, n, 0, False, int(counts.sum()) * row >= 1 << 20)
         except Exception:
             self.abstain(timeout)
@@ -186,14 +186,17 @@ class Group(Collectives):
             raise ValueError("all_to_all_v: input and output overlap; it cannot work in place")
         self.check_frames(_OP["all_to_all_v"], src, out)
 
-    def _rows(self, src: np.ndarray, out: np.ndarray | None, total: int) -> tuple[np.ndarray, np.ndarray]:
+    def _rows(
+        self, src: np.ndarray, out: np.ndarray | None, total: int, exposed: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Source and target as the executor takes them."""
         staging.check_access(self, src, False)
         if out is not None:
             staging.check_access(self, out, True)
         if not src.flags.c_contiguous or (self.size > 1 and src.nbytes and self.context.owner(src.ctypes.data) < 0):
             src = staging.fabric_source(self, src)
-        if out is None:
+        # Where peers may write into it, an array that is not the fabric's has one in its place.
+        if out is None or (exposed and self.size > 1 and out.nbytes and self.context.owner(out.ctypes.data) < 0):
             out = alloc_array(self.context, (total, *src.shape[1:]), src.dtype, False)
         elif not out.flags.c_contiguous:
             out = np.empty((total, *src.shape[1:]), src.dtype)

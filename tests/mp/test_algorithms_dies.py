@@ -177,3 +177,22 @@ def test_operations_may_be_asynchronous(pair):
         Case(op, "float64", (9000,), algorithm=name, async_op=True, cores=2)
         for name, op in DONE if name not in FREE_ORDER or op not in REDUCING
     ])  # fmt: skip
+
+
+def test_an_algorithm_of_ones_own_may_write_into_any_array(trio):
+    assert trio.run(pushed) == [True] * 3
+
+
+def pushed(group):
+    @strata.algorithm("all_to_all_v", name="pushed")
+    def body(op, rank):
+        counts = op.spec.counts * op.itemsize
+        for m in range(op.ranks):
+            to = op.out(counts[:rank, m].sum())
+            yield op.push(m, counts[rank, m], src=op.src(counts[rank, :m].sum()), dst=to)
+
+    src = np.full(3 * 9000, group.rank, "i4")
+    out = np.full(3 * 9000 + 5, -1, "i4")
+    group.all_to_all_v(src, [9000] * 3, out, algorithm="pushed")
+    in_step(group)
+    return bool((out[:-5].reshape(3, 9000) == np.arange(3)[:, None]).all() and (out[-5:] == -1).all())
