@@ -26,6 +26,9 @@ def _options(options: config.Config) -> dict[str, Ask]:
         operation, _, name = word.rpartition("=")
         if operation and operation not in OPERATIONS:
             raise ConfigError(f"STRATA_ALGORITHM names operation {operation!r}; there are {', '.join(OPERATIONS)}")
+        if not name or operation in found:
+            what = "names two algorithms" if name else "names no algorithm"
+            raise ConfigError(f"STRATA_ALGORITHM={options.algorithm!r} {what} for {operation or 'all operations'}")
         found[operation] = Ask(name)
     for operation in {"", *found}:
         found[operation] = found.get(operation, Ask()).over(Ask(partition=options.partition))

@@ -154,3 +154,10 @@ def test_digests_tell_algorithms_apart(other):
     assert algorithms.by_digest(algorithms.digest("other", "mte")) == "other"
     assert algorithms.by_digest(algorithms.digest("other", "sdma")) == "other by sdma"
     assert "not known here" in algorithms.by_digest(algorithms.digest("somebody's", "mte"))
+
+
+@pytest.mark.parametrize("text, what", [("all_reduce=", "no algorithm for all_reduce"),
+                                        ("ring,rhd", "two algorithms for all operations")])  # fmt: skip
+def test_an_option_names_one_algorithm_for_an_operation(text, what):
+    with pytest.raises(ConfigError, match=what):
+        selection._options(config.load({"STRATA_ALGORITHM": text}))
