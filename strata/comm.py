@@ -12,6 +12,7 @@ import numpy as np
 
 from strata import bootstrap, errors, failure, selection, staging
 from strata._core import array as codes
+from strata._core import crew
 from strata._core.collective import Collectives
 from strata._core.front import OPERATIONS
 from strata._core.memory import alloc_array
@@ -388,6 +389,7 @@ def world() -> Group:
     if _world is None or _world.context is not context:
         _world = Group(context, range(context.ndies), "world", b"")
     _world.reopen()  # it may have been closed by finalize()
+    crew.start(context, selection.workers(context.ndies))
     return _world
 
 
@@ -396,3 +398,5 @@ def close() -> None:
     for group in list(_groups):
         if group.context.here:
             group.close()
+    for context in {group.context for group in _groups}:
+        crew.stop(context)

@@ -140,6 +140,7 @@ class Config:
     memory_limit: int = _option(1 << 44, _size(0, 1 << 44), "Most fabric memory that a die reserves, its cache included; its HBM is a limit anyway.")
     pool_bytes: int = _option(GIB, _size(FRAME, 1 << 44, FRAME), "All the fabric memory of a die, mapped at start-up, if registration is pool.", env="STRATA_POOL")
     cores: int = _option(1, _integer(1, 4096), "Emulated cores of a die that an operation may use.")
+    workers: int = _option(1, _integer(1, 64, auto=True), "Threads of a die that run an operation's cores, the caller included; auto: the host's CPUs for each die.")
     algorithm: str = _option("", _TEXT, 'Algorithm of all operations ("ring"), or of some ("all_reduce=ring,broadcast=binomial"); else the library chooses.')
     partition: str = _option("balanced", _choice("balanced", "naive"), "How an operation's units are shared among cores; naive gives each peer its own cores.")
     table: str = _option("", _TEXT, "File of measured times (strata tune) that the choice of algorithms goes by, in place of the cost model.")

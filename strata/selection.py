@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from typing import Any
 
@@ -16,7 +17,7 @@ from strata.plan.spec import OPERATIONS, Spec
 from strata.plan.table import Table
 from strata.plan.topology import CM384, HOST, Topology
 
-__all__ = ["Selector", "machine", "settings"]
+__all__ = ["Selector", "machine", "settings", "workers"]
 
 
 def _options(options: config.Config) -> dict[str, Ask]:
@@ -62,6 +63,12 @@ def _read(options: config.Config) -> Settings:
 def settings() -> Settings:
     """What this process's options say; the same on all dies of a job that have the same environment."""
     return _read(config.get())
+
+
+def workers(ndies: int) -> int:
+    """Threads of a die that run an operation's cores, by option ``workers``."""
+    wanted = config.get().workers
+    return wanted if wanted != config.AUTO else max(1, len(os.sched_getaffinity(0)) // ndies)
 
 
 def machine(name: str) -> Settings:

@@ -35,6 +35,8 @@ struct st_crew {
     } seats[ST_CREW_MOST];
 };
 
+static inline size_t st_crew_bytes(void) { return sizeof(struct st_crew); }
+
 /* Signals are for the program's own threads: one that is delivered to a thread of
  * ours would not end a sleep of the main thread.  Faults of the thread itself stay.
  * Around pthread_create; *before is what to go back to. */
@@ -133,7 +135,7 @@ static inline uint32_t st_crew_muster(struct st_crew *crew, uint32_t threads)
     return crew->made;
 }
 
-/* Ends the threads, for good; no operation is running. */
+/* Ends the threads; those that are at a job finish it.  Until st_crew_open operations run alone. */
 static inline void st_crew_end(struct st_crew *crew)
 {
     uint32_t i, made;
@@ -146,6 +148,13 @@ static inline void st_crew_end(struct st_crew *crew)
     pthread_mutex_unlock(&crew->lock);
     for (i = 0; i < made; i++)
         pthread_join(crew->threads[i], NULL);
+}
+
+static inline void st_crew_open(struct st_crew *crew)
+{
+    pthread_mutex_lock(&crew->lock);
+    crew->ending = 0;
+    pthread_mutex_unlock(&crew->lock);
 }
 
 /* Runs the plan with `workers` threads, the caller among them.  ST_OK, or why it stopped; no
