@@ -91,7 +91,12 @@ def choose(spec: Spec, ask: Ask = NOTHING, settings: Settings | None = None) -> 
     wanted = check(ask).over(_option(spec, settings))
     path, partition = wanted.path or "mte", wanted.partition or "balanced"
     if wanted.algorithm is not None:
-        found = algorithms.get(wanted.algorithm, spec, settings.topology)
+        try:
+            found = algorithms.get(wanted.algorithm, spec, settings.topology)
+        except InvalidArgument as error:
+            if ask.algorithm is None:
+                error.args = (f"STRATA_ALGORITHM: {error.args[0]}", *error.args[1:])
+            raise
         cores = wanted.cores or _budget(found, spec, settings)
         why = f"{'the call' if ask.algorithm is not None else 'an option'} names it"
         return Choice(found, path, cores, partition, [], why)

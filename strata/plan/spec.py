@@ -42,6 +42,9 @@ class Spec(NamedTuple):
     they lie ("zero_copy"), or their mailboxes, into which each has put its source
     ("mailbox"; nobody then reads or writes a peer's array).
 
+    ``dtype`` and ``redop`` are codes, and needed by reductions alone: indices in ``records.DTYPE_NAMES`` ("f32")
+    and ``records.OP_NAMES`` ("sum").
+
     ``in_place`` is this member's own: OUT and SRC share memory in the operation's
     natural way (``operations.own_place``).
     """
@@ -95,10 +98,14 @@ def check(spec: Spec) -> Spec:
 
 def _check_reduction(spec: Spec) -> None:
     if not 0 < spec.redop < len(OP_NAMES):
-        raise InvalidArgument(f"unknown redop code {spec.redop}", operation=spec.operation)
+        raise InvalidArgument(
+            f"redop {spec.redop} is no operator: records.OP_NAMES.index('sum') and its like are expected",
+            operation=spec.operation,
+        )
     if spec.itemsize != DTYPE_BYTES[spec.dtype] or not spec.dtype:
         raise InvalidArgument(
-            f"itemsize is {spec.itemsize}, but elements are {DTYPE_NAMES[spec.dtype]}",
+            f"itemsize is {spec.itemsize}, but elements are {DTYPE_NAMES[spec.dtype] if spec.dtype else 'raw bytes'}; "
+            "a reduction needs both, as 4 and records.DTYPE_NAMES.index('f32')",
             operation=spec.operation,
         )
 
@@ -124,6 +131,9 @@ def _matrix(spec: Spec) -> np.ndarray:
 
 def normal(spec: Spec) -> Spec:
     """``check(spec)`` with plain integers throughout, so that equal specs are equal keys."""
+    for what, code, names in (("dtype", spec.dtype, "DTYPE_NAMES"), ("redop", spec.redop, "OP_NAMES")):
+        if isinstance(code, str):
+            raise InvalidArgument(f"{what} is {code!r}, and a code is expected: records.{names}.index({code!r})")
     integers = {
         name: operator.index(getattr(spec, name)) for name in ("count", "itemsize", "dtype", "redop", "root", "nranks")
     }

@@ -6,7 +6,7 @@ import pytest
 
 from strata import config, selection
 from strata.errors import ConfigError, InvalidArgument
-from strata.plan import algorithms
+from strata.plan import algorithms, build
 from strata.plan.algorithms import Algorithm, full_mesh
 from strata.plan.select import Ask, Settings, _bucket, choose
 from strata.plan.spec import Spec
@@ -161,3 +161,16 @@ def test_digests_tell_algorithms_apart(other):
 def test_an_option_names_one_algorithm_for_an_operation(text, what):
     with pytest.raises(ConfigError, match=what):
         selection._options(config.load({"STRATA_ALGORITHM": text}))
+
+
+def test_errors_name_the_option_and_the_codes():
+    asked = Settings(options={"": Ask("rign")})
+    with pytest.raises(InvalidArgument, match="STRATA_ALGORITHM: there is no algorithm 'rign'"):
+        choose(Spec("all_gather", 1 << 20, nranks=4), settings=asked)
+    with pytest.raises(InvalidArgument, match=r"^there is no algorithm 'rign'"):
+        choose(Spec("all_gather", 1 << 20, nranks=4), Ask("rign"))
+    with pytest.raises(InvalidArgument, match=r"DTYPE_NAMES.index\('f32'\)"):
+        by_name = Spec("all_reduce", 4, 4, "f32", "sum", nranks=2)  # type: ignore[arg-type]
+        build(by_name, 0)
+    with pytest.raises(InvalidArgument, match=r"OP_NAMES.index\('sum'\)"):
+        build(Spec("all_reduce", 4, 4, nranks=2), 0)
