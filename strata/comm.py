@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -20,7 +19,7 @@ from strata._core.planned import PlanHandle
 from strata._core.space import Context
 from strata.dtypes import OP_CODES, OPS
 from strata.plan import algorithms
-from strata.plan.build import PlanCache
+from strata.plan.build import PlanCache, build
 from strata.plan.operations import sizes
 from strata.plan.plan import Plan, PlanError
 from strata.plan.select import Ask
@@ -30,7 +29,6 @@ from strata.plan.user import check_algorithm
 __all__ = ["Group", "world"]
 
 _OP = {name: code for code, name in enumerate(OPERATIONS)}
-_HEADER = 48  # int64 words of scatter's header
 
 
 class Group(Collectives):
@@ -92,7 +90,7 @@ class Group(Collectives):
         if out is not None:
             self.check_frames(_OP["scatter"], src if self.rank == root else None, out)
         table = self._headers(_OP["scatter"], root, out, timeout)
-        shape, dtype = _read_header(table[root])
+        shape, dtype = staging.read_header(table[root])
         if self.rank != root and out is None:
             try:
                 out = alloc_array(self.context, shape, dtype, False)
@@ -104,16 +102,16 @@ class Group(Collectives):
 
     def _headers(self, op: int, root: int, out: np.ndarray | None, timeout: float | None) -> np.ndarray:
         """What each member's part looks like; CollectiveMismatch if they do not agree with the root."""
-        record = np.zeros(_HEADER, np.int64)
+        record = np.zeros(staging.HEADER, np.int64)
         if out is not None:
-            _write_header(record, out)
+            staging.write_header(record, out)
         table = self.exchange(op, 0, root, record, timeout)
-        wanted = _read_header(table[root])
+        wanted = staging.read_header(table[root])
         size = int(np.prod(wanted[0], dtype=object)) if wanted[0] else 1
         bad = []
         for member, row in enumerate(table):
             if row[0]:
-                shape, dtype = _read_header(row)
+                shape, dtype = staging.read_header(row)
                 if dtype != wanted[1] or (int(np.prod(shape, dtype=object)) if shape else 1) != size:
                     bad.append((member, shape, dtype))
         if bad:
@@ -298,7 +296,8 @@ class Group(Collectives):
         where = self._selector.settings.topology
         if algorithms.is_users(choice.algorithm.name):
             check_algorithm(choice.algorithm.name, spec, where)  # before it touches anything
-        plan = self._cache.get(spec, self.rank, choice.cores, algorithm=choice.algorithm.name, path=choice.path,
+        find = build if algorithms.is_users(choice.algorithm.name) else self._cache.get  # users may change theirs
+        plan = find(spec, self.rank, choice.cores, algorithm=choice.algorithm.name, path=choice.path,
                                policy=choice.partition, topology=where)  # fmt: skip
         everyone = range(self.size)
         limits = np.array([(*sizes(spec, m), choice.algorithm.scratch(spec, m, where)) for m in everyone], np.uint64)
@@ -355,27 +354,6 @@ class Group(Collectives):
 
     def _check_overlap(self, op: str, src: np.ndarray, out: np.ndarray) -> None:
         staging.check_overlap(op, src, out, self.size, self.rank)
-
-
-def _write_header(record: np.ndarray, a: np.ndarray) -> None:
-    """Shape and dtype in a record of int64 words; the first is 1."""
-    dtype: Any = np.lib.format.dtype_to_descr(a.dtype) if a.dtype.isbuiltin != 2 else a.dtype.name
-    text = json.dumps([a.shape, dtype]).encode()
-    if len(text) > (_HEADER - 2) * 8:
-        raise TypeError(f"scatter: dtype {a.dtype} is too long to describe")
-    record[0], record[1] = 1, len(text)
-    record[2:].view(np.uint8)[: len(text)] = np.frombuffer(text, np.uint8)
-
-
-def _read_header(record: np.ndarray) -> tuple[tuple[int, ...], np.dtype]:
-    shape, dtype = json.loads(record[2:].view(np.uint8)[: record[1]].tobytes())
-    if isinstance(dtype, list):
-        dtype = [tuple(tuple(x) if isinstance(x, list) else x for x in f) for f in dtype]
-    elif not dtype.startswith(("|", "<", ">", "=")):
-        import ml_dtypes
-
-        return tuple(shape), np.dtype(getattr(ml_dtypes, dtype))
-    return tuple(shape), np.dtype(dtype)
 
 
 _world: Group | None = None

@@ -38,7 +38,7 @@ def _options(options: config.Config) -> dict[str, Ask]:
 
 def topology(text: str) -> Topology:
     """A host taken for packages and nodes, such as "2x16"."""
-    match = re.fullmatch(r"(\d+)x(\d+)", text.strip())
+    match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text.strip())
     try:
         if match is None:
             raise InvalidArgument("two numbers with an x between are expected")
@@ -95,14 +95,15 @@ class Selector:
         self.nranks = nranks
         self.settings = settings()
         self._asks = [Ask()]
-        self._numbers: dict[tuple[str, Ask], int] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
 
     def number(self, operation: str, *ask: Any) -> int:
         """Of what is asked for; InvalidArgument (a ValueError) if there is no such thing."""
-        key = operation, Ask(*ask)
+        wanted = Ask(*ask)
+        key = operation, wanted, algorithms.find(wanted.algorithm or "")  # a user may give a name to another
         found = self._numbers.get(key)
         if found is None:
-            wanted = check(key[1])
+            wanted = check(wanted)
             direct = False
             if wanted.algorithm is not None:
                 known = algorithms.get(wanted.algorithm, Spec(operation, nranks=self.nranks), self.settings.topology)

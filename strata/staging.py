@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -169,3 +170,30 @@ def check_out(group: Any, op: str, src: Any, out: Any, k: int) -> np.ndarray:
     if not out.flags.writeable:
         raise ValueError(f"{op}: the output array is read-only")
     return out
+
+
+# ---- how scatter's members learn what a part is --------------------------------------------
+
+HEADER = 48  # int64 words
+
+
+def write_header(record: np.ndarray, a: np.ndarray) -> None:
+    """Shape and dtype in a record of int64 words; the first is 1."""
+    dtype: Any = np.lib.format.dtype_to_descr(a.dtype) if a.dtype.isbuiltin != 2 else a.dtype.name
+    text = json.dumps([a.shape, dtype]).encode()
+    if len(text) > (HEADER - 2) * 8:
+        raise TypeError(f"scatter: dtype {a.dtype} is too long to describe")
+    record[0], record[1] = 1, len(text)
+    record[2:].view(np.uint8)[: len(text)] = np.frombuffer(text, np.uint8)
+
+
+def read_header(record: np.ndarray) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype, as ``write_header`` wrote them."""
+    shape, dtype = json.loads(record[2:].view(np.uint8)[: record[1]].tobytes())
+    if isinstance(dtype, list):
+        dtype = [tuple(tuple(x) if isinstance(x, list) else x for x in f) for f in dtype]
+    elif not dtype.startswith(("|", "<", ">", "=")):
+        import ml_dtypes
+
+        return tuple(shape), np.dtype(getattr(ml_dtypes, dtype))
+    return tuple(shape), np.dtype(dtype)

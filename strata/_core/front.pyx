@@ -106,7 +106,11 @@ cdef class Front(Transfers):
         q.fence = s.fence
         q.timeout_ns = deadline_of(timeout, self.context)
         if wanted:
-            scratch = self.lend(wanted)
+            self.busy += 1  # what comes may run other threads, and the plan must stay
+            try:
+                scratch = self.lend(wanted)
+            finally:
+                self.busy -= 1
             q.scratch = cnp.PyArray_DATA(<cnp.ndarray>scratch)
         if async_op or not st_worker_idle(&self.collectives):
             return self.submit(q, (src_array, out_array, scratch), result, async_op)

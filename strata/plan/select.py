@@ -133,7 +133,7 @@ def _option(spec: Spec, settings: Settings) -> Ask:
     if name is not None:
         found = algorithms.find(name)
         usable = found is not None and found.refusal(spec, settings.topology) is None
-        if not usable and (spec.mode == "mailbox" or (found is not None and own.algorithm is None)):
+        if found is not None and not usable and (spec.mode == "mailbox" or own.algorithm is None):
             return own.over(general)._replace(algorithm=None)
     return own.over(general)
 

@@ -115,7 +115,7 @@ class Op:
     def push(self, peer: int, nbytes: int, *, src: Place | int = 0, dst: Place | int = 0,
              wait: tuple[int, int] | None = None, post: int | None = None, step: int = 0,
              atomic: bool = False) -> Slice:  # fmt: skip
-        """Reads own ``src`` (OUT, if only an offset) into the peer's ``dst`` (OUT); the rest as in ``pull``."""
+        """Writes own ``src`` (OUT, if only an offset) into the peer's ``dst`` (OUT); the rest as in ``pull``."""
         return Slice(PUSH, _whole(peer), _whole(nbytes), _place(src, OUT), _place(dst, OUT), wait, post, step,
                      self._redop(atomic), atomic)  # fmt: skip
 
@@ -332,7 +332,7 @@ def check_algorithm(name: str, spec: Spec, topology: Topology = HOST) -> bool:
 def _same_flags(apart: list[Plan], in_place: list[Plan]) -> None:
     """PlanError for a flag that a member posts in place only, or only if not, which others cannot know."""
     for a, b in zip(apart, in_place, strict=True):
-        odd = set(a.slices["post_flag"].tolist()) ^ set(b.slices["post_flag"].tolist())
+        odd = (set(a.slices["post_flag"].tolist()) ^ set(b.slices["post_flag"].tolist())) - {NONE}
         if odd:
             raise PlanError(
                 f"algorithm {a.algorithm}, member {a.rank}: flag {min(odd)} is posted in place only, or only if not, "

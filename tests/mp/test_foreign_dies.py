@@ -6,7 +6,7 @@ import numpy as np
 
 import strata
 from strata.dtypes import OP_CODES
-from strata.plan import Spec, algorithms, build, verify
+from strata.plan import PlanError, Spec, algorithms, build, verify
 from strata.plan.interchange import msccl_xml, mscclpp_json
 from strata.plan.records import DTYPE_NAMES
 from strata.plan.spec import normal
@@ -88,3 +88,29 @@ def test_plans_are_built_without_dies():
     plans = [build(spec, rank, algorithm=name) for rank in range(3)]
     assert {plan.algorithm for plan in plans} == {name} and all(plan.scratch for plan in plans)
     assert verify(plans)
+
+
+def renamed(group):
+    """The body that has a name now is the one that runs."""
+
+    def whole(op, rank, first=0):
+        for peer in range(first, op.ranks):
+            if peer != rank or not op.in_place:
+                yield op.pull(peer, op.nbytes, src=op.src(), dst=peer * op.nbytes)
+
+    def partial(op, rank):
+        return whole(op, rank, 1)
+
+    x = strata.full(2000, group.rank, "i4")
+    for body, right in ((partial, False), (whole, True), (partial, False)):
+        strata.algorithm("all_gather", name="given_again")(body)
+        try:
+            out = group.all_gather(x, algorithm="given_again")
+        except PlanError:
+            assert not right
+        else:
+            assert right and (out == np.arange(group.size)[:, None]).all()
+
+
+def test_a_name_may_be_given_to_another_algorithm(trio):
+    trio.run(renamed)
