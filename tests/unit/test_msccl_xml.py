@@ -15,6 +15,8 @@ from strata.errors import InvalidArgument
 from strata.exec import reference
 from strata.plan import algorithms, build
 from strata.plan.interchange import msccl_write, msccl_xml
+from strata.plan.spec import normal
+from strata.plan.topology import HOST
 
 
 @pytest.mark.parametrize("name", files.ALL)
@@ -114,23 +116,37 @@ def test_a_changed_file_is_refused_or_still_delivers(name, seed):
     deliver(algorithm, 70, seed=seed)
 
 
-@pytest.mark.parametrize("operation", ["all_gather", "all_to_all"])
-def test_plans_are_written_and_read_again(operation):
-    for n in (1, 2, 5):
-        text = msccl_write.write(cases.plans(cases.spec(operation, 17, n)))
-        algorithm = algorithms.register(msccl_xml.parse(text.encode()))
-        assert algorithm.name == "full_mesh_msccl"
-        for count in (1, 1003):
+WRITTEN = [
+    (name, operation)
+    for operation in msccl_write.COLLECTIVES
+    for name in ("full_mesh", "ring", "zerocopy_ring", "rhd", "pat", "bruck", "hierarchical", "staged")
+    if operation in algorithms.find(name).operations and (name, operation) != ("staged", "all_reduce")
+]
+
+
+@pytest.mark.parametrize("name, operation", WRITTEN)
+def test_plans_are_written_and_read_again(name, operation):
+    """What was written of one size is proved as it is read, and right for other sizes and dtypes."""
+    for n in (1, 2, 3, 5, 8):
+        spec = normal(cases.spec(operation, 64 * n, n))
+        if algorithms.find(name).refusal(spec, HOST) is not None:
+            continue
+        plans = cases.plans(spec, algorithm=name)
+        algorithm = algorithms.register(msccl_xml.parse(msccl_write.write(plans).encode()))
+        assert algorithm.name == f"{name}_msccl"
+        for count in (1, 203):
             deliver(algorithm, count, seed=n)
 
 
 def test_what_cannot_be_written_is_named():
     for spec, in_place, what in (
-        (cases.spec("all_reduce", 16, 2), 0, "not of all_reduce"),
+        (cases.spec("broadcast", 16, 2), 0, "not of broadcast"),
         (cases.spec("all_gather", 16, 2), 3, "in place"),
         (cases.spec("all_gather", 16, 2, mode="mailbox"), 0, "mailboxes"),
+        (cases.spec("all_reduce", 16, 2, "bf16"), 0, "float32"),
     ):
         with pytest.raises(InvalidArgument, match=what):
             msccl_write.write(cases.plans(spec, in_place))
-    with pytest.raises(InvalidArgument, match="die 0 slice"):
-        msccl_write.write(cases.plans(cases.spec("all_gather", 1000, 4), algorithm="ring"))
+    for name, what in (("atomic", "die 0 slice 1: atomic"), ("staged", "waiting for gpu 1")):
+        with pytest.raises(InvalidArgument, match=what):
+            msccl_write.write(cases.plans(cases.spec("all_reduce", 192, 3), algorithm=name))
