@@ -11,7 +11,8 @@ For plans of any algorithm, of one step or many, at any number of dies.  What is
   operator, rounded and divided once; under full_mesh in rank order in one unit; and in an all_reduce
   made in the same way on all members, so that all get the same bits.
 
-Not proved: that a plan is fast, or that the executor and the kernels are right.
+Two rules besides: a byte of OUT may be written again, in order, by another value, but not by the same; a
+flag that nobody waits for is allowed.  Not proved: that a plan is fast, or that the executor and the kernels are right.
 """
 
 from __future__ import annotations
