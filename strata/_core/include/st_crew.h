@@ -27,6 +27,7 @@ struct st_crew {
     uint32_t busy;
     uint32_t ending;
     uint32_t stopped;     /* status of the first thread that gave up */
+    int err;              /* and its errno */
     uint64_t timeout_ns;
     struct st_crew_seat {
         struct st_crew *crew;
@@ -53,9 +54,15 @@ static inline void st_thread_signals(sigset_t *before)
 }
 
 /* The first thread that cannot go on says so; the others stop at their next unit. */
-static inline void st_crew_give_up(struct st_crew *crew, int status)
+static inline void st_crew_give_up(struct st_crew *crew, struct st_group *g, int status)
 {
-    st_cas_acq_rel_32(&crew->stopped, 0, (uint32_t)status); /* pairs with the loads in st_core_run */
+    int err = errno;
+
+    if (!st_cas_acq_rel_32(&crew->stopped, 0, (uint32_t)status)) /* pairs with the loads in st_core_run */
+        return;
+    crew->err = err; /* read under the lock, which this thread takes after it */
+    st_fence_seqcst();
+    st_group_wake(g);
 }
 
 static inline void st_crew_work(struct st_crew_seat *seat, struct st_run run, uint64_t timeout_ns)
@@ -74,7 +81,7 @@ static inline void st_crew_work(struct st_crew_seat *seat, struct st_run run, ui
     rc = st_run_cores(&run);
     st_wait_end(&waiter);
     if (rc != ST_OK)
-        st_crew_give_up(seat->crew, rc);
+        st_crew_give_up(seat->crew, run.g, rc);
 }
 
 static void *st_crew_main(void *arg)
@@ -86,12 +93,14 @@ static void *st_crew_main(void *arg)
 
     pthread_mutex_lock(&crew->lock);
     for (;;) {
-        while (!crew->ending && (seat->seen == crew->jobs || seat->place > crew->wanted)) {
+        while (seat->seen == crew->jobs || seat->place > crew->wanted) {
             seat->seen = crew->jobs;
+            if (crew->ending) { /* after the job that it owes, which the caller waits for */
+                pthread_mutex_unlock(&crew->lock);
+                return NULL;
+            }
             pthread_cond_wait(&crew->more, &crew->lock);
         }
-        if (crew->ending)
-            break;
         seat->seen = crew->jobs;
         run = crew->job;
         timeout_ns = crew->timeout_ns;
@@ -101,8 +110,6 @@ static void *st_crew_main(void *arg)
         if (--crew->working == 0)
             pthread_cond_signal(&crew->over);
     }
-    pthread_mutex_unlock(&crew->lock);
-    return NULL;
 }
 
 static inline int st_crew_init(struct st_crew *crew)
@@ -184,13 +191,17 @@ static inline int st_crew_run(struct st_crew *crew, struct st_run *run, uint32_t
     if (!helpers)
         return rc;
     if (rc != ST_OK)
-        st_crew_give_up(crew, rc);
+        st_crew_give_up(crew, run->g, rc);
     pthread_mutex_lock(&crew->lock);
     while (crew->working)
         pthread_cond_wait(&crew->over, &crew->lock);
+    /* The caller has an exception to raise, whichever thread heard of the failure first. */
+    rc = rc == ST_EINTR ? rc : (int)st_load_acquire_32(&crew->stopped); /* pairs with st_crew_give_up */
+    if (rc != ST_OK)
+        errno = crew->err;
     crew->busy = 0;
     pthread_mutex_unlock(&crew->lock);
-    return (int)st_load_acquire_32(&crew->stopped); /* pairs with st_crew_give_up */
+    return rc;
 }
 
 /* Runs all units of a plan.  at: room for 2 * max_operands pointers. */
