@@ -79,7 +79,7 @@ class Group(Collectives):
         """
         if not 0 <= root < self.size:
             raise ValueError(f"root={root}: a number in the group, 0 to {self.size - 1}, is expected")
-        variant = self._variant("scatter", algorithm, path, cores, partition)
+        variant = self.variant("scatter", algorithm, path, cores, partition)
         if self.rank == root:
             if src is None:
                 raise TypeError("scatter: src must be an array on the root")
@@ -135,7 +135,7 @@ class Group(Collectives):
         that is too short, and rows that differ raise CollectiveMismatch on all members
         before any byte moves.
         """
-        variant = self._variant("all_to_all_v", algorithm, path, cores, partition)
+        variant = self.variant("all_to_all_v", algorithm, path, cores, partition)
         send = self._row_counts("send_counts", send_counts)
         recv = None if recv_counts is None else self._row_counts("recv_counts", recv_counts)
         if not isinstance(src, np.ndarray) or src.ndim == 0:
@@ -294,20 +294,17 @@ class Group(Collectives):
     def _plan(self, spec: Spec, variant: int) -> Plan:
         choice = self._selector.choose(spec, variant)
         where = self._selector.settings.topology
-        if algorithms.is_users(choice.algorithm.name):
-            check_algorithm(choice.algorithm.name, spec, where)  # before it touches anything
-        find = build if algorithms.is_users(choice.algorithm.name) else self._cache.get  # users may change theirs
-        plan = find(spec, self.rank, choice.cores, algorithm=choice.algorithm.name, path=choice.path,
-                               policy=choice.partition, topology=where)  # fmt: skip
+        name, find = choice.algorithm.name, self._cache.get
+        if algorithms.is_users(name):
+            check_algorithm(name, spec, where)  # before it touches anything
+            find = build  # a user may give the name to another
+        plan = find(spec, self.rank, choice.cores, algorithm=name, path=choice.path, policy=choice.partition,
+                    topology=where)  # fmt: skip
         everyone = range(self.size)
         limits = np.array([(*sizes(spec, m), choice.algorithm.scratch(spec, m, where)) for m in everyone], np.uint64)
         if (plan.buffer_bytes > limits).any():
-            raise PlanError(f"{choice.algorithm.name} reaches beyond its buffers in {spec}")
+            raise PlanError(f"{name} reaches beyond its buffers in {spec}")
         return plan
-
-    def _variant(self, operation: str, *ask: Any) -> int:
-        """The number of what is asked for; refuses what cannot be, before anything is started."""
-        return self._selector.number(operation, *ask) if any(a is not None for a in ask) else 0
 
     def asked(self, variant: int) -> Ask:
         """What a call asked for, by its number."""

@@ -38,8 +38,9 @@ def describe(desc: int, count: int) -> str:
     words.append(f"of {count} {array.dtype_name(dtype)}")
     if name in _ROOTED:
         words.append(f"with root {root}")
-    if desc >> 49:
-        words.append(f"by {algorithms.by_digest(desc >> 49)}")
+    digest = front.digest_of(desc)
+    if digest:
+        words.append(f"by {algorithms.by_digest(digest)}")
     return " ".join(words)
 
 

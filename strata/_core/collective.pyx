@@ -111,8 +111,7 @@ cdef class Collectives(Front):
         s.redop = redop_code(op)
         if not st_reduce_supported(a.dtype, s.redop):
             self._check_reducible("all_reduce", src, op)
-        if algorithm is not None or path is not None or cores is not None or partition is not None:
-            s.variant = self._variant("all_reduce", algorithm, path, cores, partition)
+        s.variant = self.variant("all_reduce", algorithm, path, cores, partition)
         if out is None or out is src:
             out = src
             b = a
@@ -142,8 +141,7 @@ cdef class Collectives(Front):
         cdef Array a, b
         memset(&s, 0, sizeof(s))
         look(src, &a)
-        if algorithm is not None or path is not None or cores is not None or partition is not None:
-            s.variant = self._variant("all_gather", algorithm, path, cores, partition)
+        s.variant = self.variant("all_gather", algorithm, path, cores, partition)
         if out is None or not fits(src, out, self.g.n):
             out = self._out_for("all_gather", src, out, self.size)
         look(out, &b)
@@ -171,8 +169,7 @@ cdef class Collectives(Front):
         s.redop = redop_code(op)
         if not st_reduce_supported(a.dtype, s.redop):
             self._check_reducible("reduce_scatter", src, op)
-        if algorithm is not None or path is not None or cores is not None or partition is not None:
-            s.variant = self._variant("reduce_scatter", algorithm, path, cores, partition)
+        s.variant = self.variant("reduce_scatter", algorithm, path, cores, partition)
         if out is None or not fits(out, src, self.g.n):
             out = self._out_for("reduce_scatter", src, out, -self.size)
         look(out, &b)
@@ -194,8 +191,7 @@ cdef class Collectives(Front):
         cdef Array a, b
         memset(&s, 0, sizeof(s))
         look(src, &a)
-        if algorithm is not None or path is not None or cores is not None or partition is not None:
-            s.variant = self._variant("all_to_all", algorithm, path, cores, partition)
+        s.variant = self.variant("all_to_all", algorithm, path, cores, partition)
         if out is None or not fits(src, out, 0) or (<cnp.ndarray>out).shape[0] % self.g.n:
             out = self._out_for("all_to_all", src, out, 0)
         look(out, &b)
@@ -217,8 +213,7 @@ cdef class Collectives(Front):
         memset(&s, 0, sizeof(s))
         look(x, &a)
         self.check_root(root, b"root")
-        if algorithm is not None or path is not None or cores is not None or partition is not None:
-            s.variant = self._variant("broadcast", algorithm, path, cores, partition)
+        s.variant = self.variant("broadcast", algorithm, path, cores, partition)
         if not a.writeable and root != self.rank:
             raise ValueError("broadcast: the array is read-only on a member that receives")
         b = a
@@ -250,8 +245,7 @@ cdef class Collectives(Front):
         s.root = root
         if not st_reduce_supported(a.dtype, s.redop):
             self._check_reducible("reduce", src, op)
-        if algorithm is not None or path is not None or cores is not None or partition is not None:
-            s.variant = self._variant("reduce", algorithm, path, cores, partition)
+        s.variant = self.variant("reduce", algorithm, path, cores, partition)
         if s.root == self.g.me:
             if out is None or not fits(src, out, 0):
                 out = self._out_for("reduce", src, out, 1)
@@ -278,8 +272,7 @@ cdef class Collectives(Front):
         memset(&b, 0, sizeof(b))
         look(src, &a)
         self.check_root(root, b"root")
-        if algorithm is not None or path is not None or cores is not None or partition is not None:
-            s.variant = self._variant("gather", algorithm, path, cores, partition)
+        s.variant = self.variant("gather", algorithm, path, cores, partition)
         s.op = OP_GATHER
         s.root = root
         if s.root == self.g.me:

@@ -30,11 +30,13 @@ cdef struct Shape:
     uint64_t payload    # bytes that this member puts there
     bint pushes         # peers write to this member's out
     bint in_place
-    uint32_t variant    # how: 0 is the library's choice, else of CoreGroup.variants
+    uint32_t variant    # how: 0 is the library's choice, else from Front.variant
 
 
 cdef class Front(Transfers):
     cdef bint shared(self, object a, object b) except -1
+    cpdef uint32_t variant(self, str operation, object algorithm, object path, object cores,
+                           object partition) except? 0xffffffff
     cdef PlanSlot *miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
                         uint32_t dtype) except NULL
     cdef object submit(self, st_request *r, object keep, object result, bint async_op)

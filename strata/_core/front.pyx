@@ -40,7 +40,12 @@ OPERATIONS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_a
 
 
 cdef enum:
-    DIGEST_SHIFT = 49  # in a fingerprint: the bits above the mode say which algorithm and path
+    DIGEST = 49  # in a fingerprint: the bits above the mode say which algorithm and path
+
+
+def digest_of(uint64_t desc):
+    """What a fingerprint says of algorithm and path: ``Plan.digest``."""
+    return desc >> DIGEST
 
 
 cdef inline bint mail_fits(uint32_t op, uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes) noexcept:
@@ -57,6 +62,13 @@ def mailbox_fits(str operation, uint64_t nbytes, uint32_t n, uint64_t mailbox_by
 cdef class Front(Transfers):
     """Base of Collectives."""
 
+    cpdef uint32_t variant(self, str operation, object algorithm, object path, object cores,
+                           object partition) except? 0xffffffff:
+        """The number of what a call asks for, 0 if for nothing; refuses what cannot be, before anything is started."""
+        if algorithm is None and path is None and cores is None and partition is None:
+            return 0
+        return self._selector.number(operation, algorithm, path, cores, partition)
+
     cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
                        object result, object timeout, bint async_op):
         """Runs an operation on arrays that are as it needs them, or asks _prepare for such."""
@@ -72,7 +84,6 @@ cdef class Front(Transfers):
         cdef uint64_t key
         cdef PlanSlot *slot
         cdef uint64_t wanted = 0
-        cdef object scratch = None
         self.check_here()
         memset(q, 0, sizeof(st_request))
         q.desc = ST_DESC(s.op, s.redop, dtype, s.root, mailbox)
@@ -85,7 +96,7 @@ cdef class Front(Transfers):
             if slot == NULL:
                 slot = self.miss(s, q, key, itemsize, mailbox, dtype)
             q.plan = slot.plan
-            q.desc |= slot.digest << DIGEST_SHIFT
+            q.desc |= slot.digest << DIGEST
             exposed = not mailbox and (s.pushes or slot.exposes_out)
             wanted = slot.scratch
         stage_src = src_array is not None and (not src.contiguous or (
@@ -105,13 +116,7 @@ cdef class Front(Transfers):
         q.payload = s.payload if mailbox else 0
         q.fence = s.fence
         q.timeout_ns = deadline_of(timeout, self.context)
-        if wanted:
-            self.busy += 1  # what comes may run other threads, and the plan must stay
-            try:
-                scratch = self.lend(wanted)
-            finally:
-                self.busy -= 1
-            q.scratch = cnp.PyArray_DATA(<cnp.ndarray>scratch)
+        scratch = self.lend(q, wanted)
         if async_op or not st_worker_idle(&self.collectives):
             return self.submit(q, (src_array, out_array, scratch), result, async_op)
         self.run(q, src_array, out_array, scratch)
@@ -178,7 +183,7 @@ cdef class Front(Transfers):
         look(src, &a)
         look(out, &b)
         self.check_here()
-        r.desc = ST_DESC(op, 0, a.dtype, 0, 0) | handle.digest << DIGEST_SHIFT
+        r.desc = ST_DESC(op, 0, a.dtype, 0, 0) | handle.digest << DIGEST
         r.count = count
         r.src = a.data
         r.out = b.data
@@ -186,9 +191,7 @@ cdef class Front(Transfers):
         r.src_bytes = a.nbytes
         r.out_bytes = b.nbytes
         r.plan = &handle.c
-        scratch = self.lend(handle.scratch) if handle.scratch else None
-        if scratch is not None:
-            r.scratch = cnp.PyArray_DATA(<cnp.ndarray>scratch)
+        scratch = self.lend(&r, handle.scratch)
         r.timeout_ns = deadline_of(timeout, self.context)
         if async_op or not st_worker_idle(&self.collectives):
             return self.submit(&r, (src, out, handle, scratch), out, async_op)

@@ -131,7 +131,7 @@ cdef class CoreGroup:
     cdef int check_here(self) except -1
     cdef PlanSlot *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept
     cdef object run(self, st_request *r, object src, object out, object scratch)
-    cdef object lend(self, uint64_t nbytes)
+    cdef object lend(self, st_request *r, uint64_t nbytes)
     cdef object failed(self, int status, st_request *r, object arrays)
     cdef object transfer_failed(self, int status, st_transfer *t)
     cdef PlanSlot *install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle) except NULL

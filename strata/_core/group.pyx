@@ -245,18 +245,26 @@ cdef class CoreGroup:
 
     # ---- running ---------------------------------------------------------------
 
-    cdef object lend(self, uint64_t nbytes):
-        """Fabric memory for an operation.  One array serves all, since they come one after another; whoever
-        uses it keeps it, since a larger one may take its place."""
-        if self._scratch is None or self._scratch.nbytes < nbytes:
+    cdef object lend(self, st_request *r, uint64_t nbytes):
+        """Gives a request scratch, if it needs any: an array that its caller keeps.  One serves all
+        operations, since they come one after another, until a larger one takes its place."""
+        scratch = self._scratch
+        if nbytes == 0:
+            return None
+        if scratch is None or scratch.nbytes < nbytes:
             from strata._core import memory
-            self._scratch = None
+            scratch = self._scratch = None
+            self.busy += 1  # what comes may run other threads, and the request's plan must stay
             try:
-                self._scratch = memory.alloc_array(self.context, (nbytes,), np.dtype(np.uint8), False, ST_HEAP_GROUP)
+                scratch = memory.alloc_array(self.context, (nbytes,), np.dtype(np.uint8), False, ST_HEAP_GROUP)
             except MemoryError:
                 self.abstain(None)  # the others must not wait for this die
                 raise
-        return self._scratch
+            finally:
+                self.busy -= 1
+            self._scratch = scratch
+        r.scratch = cnp.PyArray_DATA(<cnp.ndarray>scratch)
+        return scratch
 
     cdef object run(self, st_request *r, object src, object out, object scratch):
         """Runs a request on these arrays to its end; raises what went wrong."""

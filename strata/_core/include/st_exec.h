@@ -122,7 +122,7 @@ static inline int st_unit_run(const struct st_run *r, const struct st_unit *u)
             rc = g->ctx->accumulate(u->dtype, u->op, to[d], at[0], u->bytes / size);
         return rc;
     }
-    if (st_unit_has_partial(p, u))
+    if (p->partial && st_unit_has_partial(p, u))
         return st_unit_partial(g, p, u, at, to);
     return g->ctx->reduce(u->dtype, u->op, to, u->ndst, (const void *const *)at, u->nsrc, u->bytes / size, (int)p->nt);
 }

@@ -23,6 +23,7 @@ struct st_plan {
     uint32_t needs_done;   /* peers touch user buffers: a closing synchronisation is due */
     uint32_t nt;           /* large enough for non-temporal stores */
     uint32_t mailbox;      /* SRC is the mailbox */
+    uint32_t partial;      /* some operand is partial, or some mean has a total; found by st_plan_check */
     /* room for the executor; a plan is run by one operation at a time */
     uint32_t *posts; /* [nflags]: units that post each; counted by st_plan_check */
     uint32_t *left;  /* [nflags]: of them not done yet */
@@ -53,6 +54,7 @@ static inline int st_plan_check_operands(struct st_plan *p, const struct st_unit
         if (o->member < 0 || (uint32_t)o->member >= n || o->buf >= ST_NBUFS || (o->flags & ~ST_OPERAND_PARTIAL) ||
             ((o->flags & ST_OPERAND_PARTIAL) && u->kind != ST_UNIT_REDUCE))
             return ST_EINVAL;
+        p->partial |= o->flags;
         bytes = st_operand_bytes(u, o);
         limit = p->buffer_bytes[(uint64_t)o->member * ST_NBUFS + o->buf];
         if (o->offset > limit || bytes > limit - o->offset)
@@ -105,7 +107,7 @@ static inline int st_plan_check(struct st_plan *p, uint32_t n)
     uint32_t c;
     int rc;
 
-    p->max_operands = 0;
+    p->max_operands = p->partial = 0;
     if (p->core_begin) {
         for (c = 0; c < p->cores; c++)
             if (p->core_begin[c] > p->core_begin[c + 1])
@@ -124,6 +126,7 @@ static inline int st_plan_check(struct st_plan *p, uint32_t n)
             (rc = st_plan_check_operands(p, u, u->src_first, u->nsrc, n)) != ST_OK ||
             (rc = st_plan_check_operands(p, u, u->dst_first, u->ndst, n)) != ST_OK)
             return rc;
+        p->partial |= u->total;
     }
     return ST_OK;
 }

@@ -11,8 +11,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "st_kernels_plan.h"
 #include "st_plan.h"
-#include "st_types.h"
 
 enum {
     ST_SCHED_LINE = 64,         /* units are cut at whole cache lines */
@@ -130,22 +130,12 @@ struct st_sched {
     uint64_t nunits, nout;
 };
 
-/* Bytes of an element of a partial operand (records.partial_bytes). */
-static inline uint32_t st_sched_wide(uint8_t dtype, uint8_t op, uint32_t itemsize)
-{
-    if (dtype == ST_F16 || dtype == ST_BF16 || dtype == ST_F8E4M3FN || dtype == ST_F8E5M2)
-        return 4;
-    if (op == ST_AVG && dtype >= ST_I8 && dtype <= ST_U64)
-        return itemsize == 8 ? 16 : 8;
-    return itemsize;
-}
-
 /* Where a partial operand is, `at` bytes of the dtype into it. */
 static inline uint64_t st_sched_shift(const struct st_sched *s, uint8_t op, uint64_t at)
 {
     uint32_t size = s->itemsize ? s->itemsize : 1;
 
-    return at / size * st_sched_wide(s->dtype, op, size);
+    return at / size * st_partial_bytes(s->dtype, op);
 }
 
 static inline int st_sched_before(const struct st_sched_key *a, const struct st_sched_key *b)
