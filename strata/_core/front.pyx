@@ -15,7 +15,6 @@ from strata._core.abi cimport st_ctx, st_mailbox_fits, st_owner
 from strata._core.array cimport RAW, Array, look
 from strata._core.group cimport (
     ST_DESC,
-    PlanSlot,
     st_request,
     st_worker_idle,
     st_worker_submit,
@@ -82,8 +81,7 @@ cdef class Front(Transfers):
                                             and mail_fits(s.op, s.mail, n, self.g.mailbox_bytes))
         cdef bint stage_src, stage_out, exposed = False
         cdef uint64_t key
-        cdef PlanSlot *slot
-        cdef uint64_t wanted = 0
+        cdef PlanHandle handle = None
         self.check_here()
         memset(q, 0, sizeof(st_request))
         q.desc = ST_DESC(s.op, s.redop, dtype, s.root, mailbox)
@@ -92,13 +90,12 @@ cdef class Front(Transfers):
             if mailbox and s.op != OP_BROADCAST:  # whose root has nothing to write, and may not be able to
                 s.in_place = False
             key = <uint64_t>s.variant << 40 | <uint64_t>itemsize << 2 | s.in_place << 1 | mailbox
-            slot = self.find_plan(q.desc, q.count, key)
-            if slot == NULL:
-                slot = self.miss(s, q, key, itemsize, mailbox, dtype)
-            q.plan = slot.plan
-            q.desc |= slot.digest << DIGEST
-            exposed = not mailbox and (s.pushes or slot.exposes_out)
-            wanted = slot.scratch
+            handle = self.find_plan(q.desc, q.count, key)
+            if handle is None:
+                handle = self.miss(s, q, key, itemsize, mailbox, dtype)
+            q.plan = &handle.c
+            q.desc |= handle.digest << DIGEST
+            exposed = not mailbox and (s.pushes or handle.exposes_out)
         stage_src = src_array is not None and (not src.contiguous or (
             not mailbox and n > 1 and src.nbytes > 0 and st_owner(self.g.ctx, <uint64_t>src.data) < 0))
         stage_out = out_array is not None and (not out.contiguous or (
@@ -116,32 +113,28 @@ cdef class Front(Transfers):
         q.payload = s.payload if mailbox else 0
         q.fence = s.fence
         q.timeout_ns = deadline_of(timeout, self.context)
-        scratch = self.lend(q, wanted)
+        scratch = None if handle is None else self.lend(q, handle.scratch)
         if async_op or not st_worker_idle(&self.collectives):
-            return self.submit(q, (src_array, out_array, scratch), result, async_op)
+            return self.submit(q, (src_array, out_array, scratch, handle), result, async_op)
         self.run(q, src_array, out_array, scratch)
         return result
 
     cdef object submit(self, st_request *r, object keep, object result, bint async_op):
         """Hands a request to the group's thread; after those that are there already."""
         cdef Work work
-        self.busy += 1  # what comes may run other threads, and its plan must stay
-        try:
-            work = Work.__new__(Work)
-            work.group = self
-            work.keep = keep
-            work.result = result
-            work.item.request = r[0]
-            self.remember(work)
-            if st_worker_submit(&self.collectives, &work.item) != 0:
-                self.forget(work)
-                raise errors.HostError("no thread could be made for asynchronous operations")
-        finally:
-            self.busy -= 1
+        work = Work.__new__(Work)
+        work.group = self
+        work.keep = keep
+        work.result = result
+        work.item.request = r[0]
+        self.remember(work)
+        if st_worker_submit(&self.collectives, &work.item) != 0:
+            self.forget(work)
+            raise errors.HostError("no thread could be made for asynchronous operations")
         return work if async_op else work.wait()
 
-    cdef PlanSlot *miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
-                        uint32_t dtype) except NULL:
+    cdef object miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
+                     uint32_t dtype):
         """The plan for a shape that is not in the table."""
         cdef PlanHandle handle = self._plans.get((q.desc, q.count, key))
         if handle is None:
@@ -152,7 +145,8 @@ cdef class Front(Transfers):
                 mode="mailbox" if mailbox else "zero_copy", in_place=bool(s.in_place), variant=s.variant,
             )
             handle = PlanHandle(plan, self.g.n, s.mail, mailbox, s.mail >= 1 << 20)
-        return self.install_plan(q.desc, q.count, key, handle)
+        self.install_plan(q.desc, q.count, key, handle)
+        return handle
 
     # ---- for operations of several steps (comm.py) ------------------------------------
 

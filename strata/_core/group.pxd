@@ -1,3 +1,4 @@
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from strata._core.abi cimport st_ctx, st_wait_policy
@@ -101,10 +102,7 @@ cdef struct PlanSlot:
     uint64_t desc
     uint64_t count
     uint64_t key
-    st_plan *plan
-    uint64_t digest
-    uint64_t scratch
-    bint exposes_out
+    PyObject *handle             # of _plans, which keeps it; NULL: none
 
 
 cdef class CoreGroup:
@@ -113,7 +111,6 @@ cdef class CoreGroup:
     cdef st_worker transfers
     cdef bint formed             # it has memory and threads
     cdef bint bound              # and may be used
-    cdef uint32_t busy           # calls that are running a plan
     cdef readonly Context context
     cdef readonly tuple ranks
     cdef readonly str name
@@ -129,12 +126,12 @@ cdef class CoreGroup:
 
     cdef int stop(self) except -1
     cdef int check_here(self) except -1
-    cdef PlanSlot *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept
+    cdef object find_plan(self, uint64_t desc, uint64_t count, uint64_t key)
     cdef object run(self, st_request *r, object src, object out, object scratch)
     cdef object lend(self, st_request *r, uint64_t nbytes)
     cdef object failed(self, int status, st_request *r, object arrays)
     cdef object transfer_failed(self, int status, st_transfer *t)
-    cdef PlanSlot *install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle) except NULL
+    cdef int install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle) except -1
     cdef int open_channel(self, uint32_t peer) except -1
     cdef int remember(self, object work) except -1
     cdef int forget(self, object work) except -1

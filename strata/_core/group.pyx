@@ -222,26 +222,24 @@ cdef class CoreGroup:
 
     # ---- plans ---------------------------------------------------------------
 
-    cdef PlanSlot *find_plan(self, uint64_t desc, uint64_t count, uint64_t key) noexcept:
+    cdef object find_plan(self, uint64_t desc, uint64_t count, uint64_t key):
+        """The plan of a shape, or None.  Whoever runs it holds it: other threads may drop it from the table."""
         cdef PlanSlot *s = &self.slots[(desc * 0x9e3779b97f4a7c15ull ^ count * 0xc2b2ae3d27d4eb4full ^ key) >> 56]
-        if s.plan != NULL and s.desc == desc and s.count == count and s.key == key:
+        if s.handle != NULL and s.desc == desc and s.count == count and s.key == key:
             self.g.ctx.count.plan_hits += 1
-            return s
-        return NULL
+            return <PlanHandle>s.handle
+        return None
 
-    cdef PlanSlot *install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle) except NULL:
-        """Remembers a plan under its shape; drops all when there are too many and none is in use."""
+    cdef int install_plan(self, uint64_t desc, uint64_t count, uint64_t key, PlanHandle handle) except -1:
+        """Remembers a plan under its shape; drops all others when there are too many."""
         cdef PlanSlot *s = &self.slots[(desc * 0x9e3779b97f4a7c15ull ^ count * 0xc2b2ae3d27d4eb4full ^ key) >> 56]
-        if len(self._plans) >= MAX_PLANS and self.busy == 0 and st_worker_idle(&self.collectives):
+        if len(self._plans) >= MAX_PLANS:
             memset(self.slots, 0, SLOTS * sizeof(PlanSlot))
             self._plans.clear()
         self._plans[desc, count, key] = handle
         s.desc, s.count, s.key = desc, count, key
-        s.plan = &handle.c
-        s.digest = handle.digest
-        s.exposes_out = handle.exposes_out
-        s.scratch = handle.scratch
-        return s
+        s.handle = <PyObject *>handle
+        return 0
 
     # ---- running ---------------------------------------------------------------
 
@@ -254,14 +252,11 @@ cdef class CoreGroup:
         if scratch is None or scratch.nbytes < nbytes:
             from strata._core import memory
             scratch = self._scratch = None
-            self.busy += 1  # what comes may run other threads, and the request's plan must stay
             try:
                 scratch = memory.alloc_array(self.context, (nbytes,), np.dtype(np.uint8), False, ST_HEAP_GROUP)
             except MemoryError:
                 self.abstain(None)  # the others must not wait for this die
                 raise
-            finally:
-                self.busy -= 1
             self._scratch = scratch
         r.scratch = cnp.PyArray_DATA(<cnp.ndarray>scratch)
         return scratch
@@ -269,13 +264,11 @@ cdef class CoreGroup:
     cdef object run(self, st_request *r, object src, object out, object scratch):
         """Runs a request on these arrays to its end; raises what went wrong."""
         cdef int rc
-        self.busy += 1
         with nogil:
             rc = st_group_acquire(&self.g, &self.g.ctx.wait, r.timeout_ns)
             if rc == ST_OK:
                 rc = st_collective(&self.g, r)
                 st_group_release(&self.g)
-        self.busy -= 1
         if rc != ST_OK:
             self.failed(rc, r, (src, out, scratch))
         return None

@@ -252,6 +252,35 @@ def test_threads_share_a_group(peers):
     peers.run(loads)
 
 
+def new_shapes(group):
+    """Threads that ask for one new shape at the same time: each runs the plan that it found or made."""
+    failed = []
+    together = threading.Barrier(3)
+
+    def use():
+        try:
+            for count in range(30):
+                together.wait(60)
+                x = strata.ones(count + 1)
+                group.all_reduce(x)
+                assert (x == group.size).all()
+        except BaseException as error:
+            failed.append(error)
+            together.abort()
+
+    threads = [threading.Thread(target=use) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed[0]
+    in_step(group)
+
+
+def test_threads_that_need_one_new_plan(peers):
+    peers.run(new_shapes)
+
+
 def every_operation(group):
     for op in OPERATIONS:
         for count in (3, 3000):
