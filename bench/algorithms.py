@@ -25,7 +25,6 @@ import numpy as np
 import strata
 from strata import tuning
 from strata.config import parse_size
-from strata.plan import Spec
 from strata.plan.select import Ask, Settings, choose
 from strata.plan.table import Table
 
@@ -42,10 +41,7 @@ def measure(ops: list[str], dies: Iterable[int], sizes: list[int], rounds: int, 
 
 def chosen(cell: tuple[str, int, int], settings: Settings) -> str:
     """What the library takes, mailboxes apart."""
-    operation, n, part = cell
-    reduces = operation in ("all_reduce", "reduce", "reduce_scatter")
-    spec = Spec(operation, part // 4, 4, 12 if reduces else 0, 1 if reduces else 0, nranks=n)
-    return choose(spec, Ask(), settings).algorithm.name
+    return choose(tuning.spec_of(*cell), Ask(), settings).algorithm.name
 
 
 def regrets(first: Cells, second: Cells) -> list[dict]:

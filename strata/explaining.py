@@ -13,6 +13,7 @@ from strata.dtypes import OP_CODES
 from strata.errors import InvalidArgument
 from strata.plan import OPERATIONS, Spec, build
 from strata.plan.select import Ask, Candidate, Choice, Settings, choose
+from strata.plan.spec import PARTED, REDUCTIONS
 
 __all__ = ["Explanation", "explain"]
 
@@ -97,10 +98,10 @@ def _spec(operation: str, nbytes: int, ranks: int | None, kind: np.dtype, op: st
     n = bootstrap.context().ndies if ranks is None else int(ranks)
     if kind.itemsize == 0 or nbytes % kind.itemsize:
         raise InvalidArgument(f"nbytes={nbytes} is not a whole number of {kind} elements")
-    parts = n if operation in ("reduce_scatter", "all_to_all", "scatter") else 1
+    parts = n if operation in PARTED else 1
     if nbytes % (kind.itemsize * parts):
         raise InvalidArgument(f"nbytes={nbytes}: {n} equal parts of whole elements are expected")
-    reduces = operation in ("all_reduce", "reduce", "reduce_scatter")
+    reduces = operation in REDUCTIONS
     if reduces and op not in OP_CODES:
         raise InvalidArgument(f"op={op!r}: one of {', '.join(OP_CODES)} is expected")
     return Spec(

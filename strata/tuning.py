@@ -17,14 +17,14 @@ from strata.errors import InvalidArgument
 from strata.fabric import arrays
 from strata.launch import spawn
 from strata.plan import algorithms
-from strata.plan.spec import Spec
+from strata.plan.records import DTYPE_NAMES, OP_NAMES
+from strata.plan.spec import PARTED, REDUCTIONS, Spec
 from strata.plan.table import Table
 from strata.selection import settings
 
 __all__ = ["OPERATIONS", "measure", "sizes", "tune"]
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")
-_PARTS = ("reduce_scatter", "all_to_all", "scatter")
 _GATHERS = ("all_gather", "gather")
 
 Row = tuple[str, int, int, dict[str, float]]
@@ -80,12 +80,11 @@ def measure(nbytes: list[int], operations: list[str], rounds: int, seconds: floa
 def _cell(group: Any, operation: str, size: int, rounds: int, seconds: float, chance: random.Random,
           free: bool) -> Row | None:  # fmt: skip
     n = group.size
-    part = size // n if operation in _PARTS or operation in _GATHERS else size
+    part = size // n if operation in PARTED or operation in _GATHERS else size
     part -= part % 4
     if part <= 0:
         return None
-    reduces = operation in ("all_reduce", "reduce_scatter", "reduce")
-    spec = Spec(operation, part // 4, 4, 12 if reduces else 0, 1 if reduces else 0, nranks=n)
+    spec = spec_of(operation, n, part)
     names = [a.name for a in algorithms.available(spec, settings().topology) if a.chosen_freely or not free]
     call = _call(group, operation, part)
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -96,10 +95,17 @@ def _cell(group: Any, operation: str, size: int, rounds: int, seconds: float, ch
     return operation, n, part, {name: round(statistics.median(t), 3) for name, t in times.items()}
 
 
+def spec_of(operation: str, n: int, part: int) -> Spec:
+    """What is measured: float32, sums where there is a choice, ``part`` bytes as a table's rows count them."""
+    reduces = operation in REDUCTIONS
+    return Spec(operation, part // 4, 4, DTYPE_NAMES.index("f32") if reduces else 0,
+                OP_NAMES.index("sum") if reduces else 0, nranks=n)  # fmt: skip
+
+
 def _call(group: Any, operation: str, part: int) -> Callable[[str], Any]:
     """The operation on arrays of its own; float32, ``part`` bytes as a spec counts them."""
     n, elements = group.size, part // 4
-    src = arrays.ones(elements * (n if operation in _PARTS else 1), "f4")
+    src = arrays.ones(elements * (n if operation in PARTED else 1), "f4")
     shape = elements * n if operation in _GATHERS else elements
     out = src if operation == "all_reduce" else arrays.ones(src.shape if operation == "all_to_all" else shape, "f4")
     run = getattr(group, operation)

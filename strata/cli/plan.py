@@ -13,13 +13,12 @@ from strata.dtypes import OP_CODES, dtype_of
 from strata.errors import InvalidArgument
 from strata.plan import OPERATIONS, Plan, Spec, build, diff, load_all, save, save_all, verify
 from strata.plan.records import DTYPE_BYTES, DTYPE_NAMES
-from strata.plan.spec import REDUCTIONS, normal
+from strata.plan.spec import PARTED, REDUCTIONS, normal
 
 if TYPE_CHECKING:
     from strata.explaining import Explanation
     from strata.plan.select import Settings
 
-PARTED = ("reduce_scatter", "all_to_all", "scatter")
 EXAMPLES = """\
 examples:
   strata plan all_reduce -n 8 -b 1M                  the plan of rank 0, as text

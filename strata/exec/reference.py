@@ -20,13 +20,12 @@ from strata.plan.records import (
     ACCUMULATE,
     BUFFER_NAMES,
     COPY,
-    DTYPE_BYTES,
     DTYPE_NAMES,
     NONE,
     OP_NAMES,
     PARTIAL,
     SYNC,
-    partial_bytes,
+    partial_length,
 )
 
 NUMPY_NAMES = {
@@ -188,10 +187,7 @@ def _places(plan: Plan, unit: np.void, first: str, number: str, members: Sequenc
     places = []
     for m, buf, flags, _, at in found:
         partial = bool(flags & PARTIAL)
-        size = length
-        if partial:
-            code = int(unit["dtype"])
-            size = length // DTYPE_BYTES[code] * partial_bytes(code, int(unit["op"]))
+        size = partial_length(length, int(unit["dtype"]), int(unit["op"])) if partial else length
         places.append((members[m][buf][at : at + size], partial))
     return places
 

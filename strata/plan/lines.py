@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-Clock = list[int]  # by core of the group: how many of its units are known to be done
-
 
 class Piece:
     """Bytes of one value, and the accesses that later ones must come after.

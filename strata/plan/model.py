@@ -15,11 +15,8 @@ import numpy as np
 from strata.plan.algorithms import Algorithm
 from strata.plan.cost import Cost
 from strata.plan.records import NONE, NTIERS, PUSH, SYNC_SLICE
-from strata.plan.spec import Spec
+from strata.plan.spec import ROOTED, Spec
 from strata.plan.topology import SIO, Topology
-
-GB = 1e9
-ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))  # of their members, one has more to do
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 
 from strata.plan.cost import Cost
 from strata.plan.plan import Plan
-from strata.plan.records import DTYPE_BYTES, PARTIAL, partial_bytes
 from strata.plan.topology import SIO, Topology
+from strata.plan.wellformed import operand_bytes, spread
 
 SIO_PORT, UB_PORT = 0, 1
 IN, OUT = 0, 1
@@ -39,16 +39,9 @@ def traffic(plans: Sequence[Plan], topology: Topology) -> np.ndarray:
 
 def _operands(plan: Plan, first: str, number: str) -> tuple[np.ndarray, np.ndarray]:
     """Member and bytes of all units' operands on one side."""
-    units, count = plan.units, plan.units[number].astype(np.int64)
-    unit = np.repeat(np.arange(len(units)), count)
-    nth = np.arange(len(unit)) - np.repeat(np.cumsum(count) - count, count)
-    operands = plan.operands[units[first].astype(np.int64)[unit] + nth]
-    nbytes = units["bytes"][unit].astype(np.int64)
-    partial = np.flatnonzero(operands["flags"] & PARTIAL)
-    for i in partial.tolist():
-        u = units[unit[i]]
-        nbytes[i] = nbytes[i] // DTYPE_BYTES[u["dtype"]] * partial_bytes(int(u["dtype"]), int(u["op"]))
-    return operands["member"].astype(np.int64), nbytes
+    unit, which = spread(plan.units[first].astype(np.int64), plan.units[number].astype(np.int64))
+    operands = plan.operands[which]
+    return operands["member"].astype(np.int64), operand_bytes(plan.units[unit], operands).astype(np.int64)
 
 
 def port_ps(plans: Sequence[Plan], cost: Cost, topology: Topology) -> np.ndarray:

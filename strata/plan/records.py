@@ -55,6 +55,11 @@ def partial_bytes(dtype: int, op: int) -> int:
     return DTYPE_BYTES[dtype]
 
 
+def partial_length(nbytes: int, dtype: int, op: int) -> int:
+    """Bytes that ``nbytes`` of elements take as a partial operand; 0 of raw bytes, which are none."""
+    return nbytes // max(DTYPE_BYTES[dtype], 1) * partial_bytes(dtype, op)
+
+
 def _record(itemsize: int, **fields: tuple[str, int]) -> np.dtype:
     return np.dtype(
         {

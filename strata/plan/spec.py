@@ -12,6 +12,7 @@ from strata.plan.records import DTYPE_BYTES, DTYPE_NAMES, OP_NAMES
 
 REDUCTIONS = frozenset(("all_reduce", "reduce_scatter", "reduce"))
 ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
+PARTED = frozenset(("reduce_scatter", "all_to_all", "scatter"))  # whose count is of one of a source's parts
 OPERATIONS = (
     "all_gather",
     "all_reduce",

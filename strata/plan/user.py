@@ -32,6 +32,7 @@ from strata.plan.records import (
     SRC,
     SYNC_SLICE,
     partial_bytes,
+    partial_length,
 )
 from strata.plan.spec import MAX_BYTES, OPERATIONS, Spec, normal
 from strata.plan.topology import HOST, Topology
@@ -276,7 +277,7 @@ def _problem(s: Slice, spec: Spec, rank: int, room: dict[int, tuple[int, ...]], 
     mine, theirs = rank, s.peer
     for side, place, member in (("source", s.src, mine if s.kind == PUSH else theirs),
                                 ("target", s.dst, theirs if s.kind == PUSH else mine)):  # fmt: skip
-        wide = s.nbytes // max(spec.itemsize, 1) * partial_bytes(spec.dtype, s.redop) if place.partial else s.nbytes
+        wide = partial_length(s.nbytes, spec.dtype, s.redop) if place.partial else s.nbytes
         has = room[member][place.buf]
         if place.offset < 0 or place.offset + wide > has:
             cure = "; give scratch= to the decorator" if place.buf == SCRATCH else ""

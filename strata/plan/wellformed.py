@@ -112,20 +112,30 @@ def _operand_problem(plan: Any, src, dst, nsrc, ndst) -> str | None:
         return f"operand {int(wrong.argmax())} is no place of a member's buffer"
     place = operands["member"].astype(np.int64) * NBUFS + operands["buf"]
     room = plan.buffer_bytes.reshape(-1)
-    element = np.array([max(size, 1) for size in DTYPE_BYTES], np.uint64)[units["dtype"]]
-    wide = _WIDE[units["dtype"], units["op"]]
     for first, number in ((src, nsrc), (dst, ndst)):
-        unit = np.repeat(np.arange(len(number)), number)
-        which = np.arange(len(unit)) - np.repeat(np.cumsum(number) - number - first, number)
-        partial = operands["flags"][which] != 0
-        stray = partial & (units["kind"][unit] != REDUCE)
+        unit, which = spread(first, number)
+        stray = (operands["flags"][which] != 0) & (units["kind"][unit] != REDUCE)
         if stray.any():
             return f"unit {int(unit[stray.argmax()])} has a partial operand, though it does not reduce"
-        length = np.where(partial, units["bytes"][unit] // element[unit] * wide[unit], units["bytes"][unit])
+        length = operand_bytes(units[unit], operands[which])
         beyond = operands["offset"][which] + length > room[place[which]]
         if beyond.any():
             return f"unit {int(unit[beyond.argmax()])} reaches beyond buffer_bytes"
     return None
 
 
+def spread(first: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The operands [first, first + number) of all units, int64: the unit of each, and where in the table it is."""
+    unit = np.repeat(np.arange(len(number)), number)
+    return unit, np.arange(len(unit)) - np.repeat(np.cumsum(number) - number - first, number)
+
+
+def operand_bytes(units: np.ndarray, operands: np.ndarray) -> np.ndarray:
+    """Bytes of each operand, u64; ``units``: that of each."""
+    whole = units["bytes"]
+    wide = whole // _ELEMENT[units["dtype"]] * _WIDE[units["dtype"], units["op"]]
+    return np.where(operands["flags"] & PARTIAL, wide, whole)
+
+
+_ELEMENT = np.array([max(size, 1) for size in DTYPE_BYTES], np.uint64)
 _WIDE = np.array([[partial_bytes(d, o) for o in range(len(OP_NAMES))] for d in range(len(DTYPE_NAMES))], np.uint64)

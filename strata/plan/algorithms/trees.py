@@ -23,7 +23,7 @@ from strata.plan.records import (
     SCRATCH,
     SLICE_DTYPE,
     SRC,
-    partial_bytes,
+    partial_length,
 )
 from strata.plan.spec import Spec
 
@@ -157,7 +157,7 @@ def reduced(trees: Trees, rank: int, blocks: Blocks, spec: Spec, origin: np.ndar
     partials no wider than elements).  Step s of the trees is step ``last`` - s here, and the
     origins' is ``last`` + 1; flags as in ``spread``.
     """
-    n, wide, last, nchunks = spec.nranks, partial_bytes(spec.dtype, spec.redop), trees.last, blocks.chunks
+    n, last, nchunks = spec.nranks, trees.last, blocks.chunks
     gives = np.zeros(trees.parent.shape, bool)
     child, of = np.nonzero(trees.parent >= 0)
     gives[trees.parent[child, of], of] = True
@@ -173,7 +173,7 @@ def reduced(trees: Trees, rank: int, blocks: Blocks, spec: Spec, origin: np.ndar
             if not lengths[block]:
                 continue
             at = int(blocks.start[block]) + begins[block]
-            partial = at // spec.itemsize * wide
+            partial = partial_length(at, spec.dtype, spec.redop)
             dst = (OUT, int(target[block]) + begins[block], 0) if final else (buf, partial, PARTIAL_DST)
             for c in (rank, *children):
                 summed = c != rank and gives[c, block]
@@ -186,4 +186,4 @@ def reduced(trees: Trees, rank: int, blocks: Blocks, spec: Spec, origin: np.ndar
 
 def scratch(spec: Spec, whole: int) -> int:
     """Bytes of partial sums for a buffer of ``whole`` bytes."""
-    return whole // spec.itemsize * partial_bytes(spec.dtype, spec.redop) if spec.itemsize else 0
+    return partial_length(whole, spec.dtype, spec.redop)

@@ -26,7 +26,7 @@ from strata.plan.records import (
     SLICE_DTYPE,
     SRC,
     SYNC_SLICE,
-    partial_bytes,
+    partial_length,
 )
 from strata.plan.spec import Spec
 from strata.plan.topology import Topology
@@ -110,7 +110,6 @@ class _Layout:
 
 @lru_cache(16)
 def _layout(program: Program, part: int, itemsize: int, dtype: int, redop: int) -> _Layout:
-    wide = partial_bytes(dtype, redop) if redop else itemsize
     cuts = [share(part, itemsize, program.per, i) for i in range(program.per)]
 
     def offset(chunk: int) -> int:
@@ -127,7 +126,7 @@ def _layout(program: Program, part: int, itemsize: int, dtype: int, redop: int) 
             place[id(node)] = OUT, offset(node.out)
         else:
             place[id(node)] = SCRATCH, scratch[node.gpu]
-            room = size // max(itemsize, 1) * wide if partial(program, node) else size
+            room = partial_length(size, dtype, redop) if partial(program, node) else size
             scratch[node.gpu] += -(-room // ALIGN) * ALIGN
     return _Layout(place, length, scratch)
 
