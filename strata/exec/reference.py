@@ -193,16 +193,23 @@ def _places(plan: Plan, unit: np.void, first: str, number: str, members: Sequenc
 
 
 def _wide(place: np.ndarray, partial: bool, dtype: np.dtype, op: str) -> np.ndarray:
-    """An operand in accumulators: (count,); or (count, 2), the halves of 64-bit integers of a mean, low first."""
-    mean = op == "avg" and dtype.kind in "iu"
-    halves = mean and dtype.itemsize == 8
-    wide = np.dtype(np.float32) if dtype.kind in "fV" and dtype.itemsize < 4 else np.dtype("i8") if mean else dtype
-    if partial:
-        return np.frombuffer(place.tobytes(), wide).reshape((-1, 2) if halves else -1)
-    whole = np.frombuffer(place.tobytes(), dtype)
-    if halves:
-        return np.stack([whole & dtype.type(0xFFFFFFFF), whole >> dtype.type(32)], axis=1).astype("i8")
-    return whole.astype(wide)
+    """An operand in memory, in accumulators: (count,); of means of 64-bit integers (count, 2), low halves first."""
+    if not partial:
+        return _widened(np.frombuffer(place.tobytes(), dtype), op)
+    like = _widened(np.zeros(1, dtype), op)
+    return np.frombuffer(place.tobytes(), like.dtype).reshape(-1, *like.shape[1:])
+
+
+def _widened(whole: np.ndarray, op: str) -> np.ndarray:
+    """Elements in accumulators: see ``records.partial_bytes``."""
+    dtype = whole.dtype
+    if dtype.kind in "fV" and dtype.itemsize < 4:
+        return whole.astype(np.float32)
+    if op != "avg" or dtype.kind not in "iu":
+        return whole
+    if dtype.itemsize < 8:
+        return whole.astype(np.int64)
+    return np.stack([whole & dtype.type(0xFFFFFFFF), whole >> dtype.type(32)], axis=1).astype(np.int64)
 
 
 def accumulate(operands: Sequence[np.ndarray], op: str) -> np.ndarray:
@@ -213,24 +220,28 @@ def accumulate(operands: Sequence[np.ndarray], op: str) -> np.ndarray:
             return _fold(operands, _BOOL[op])
         if kind in "iu":
             return _fold(operands, np.add if op == "avg" else _INTEGER[op])
-        if kind == "c":
-            return _complex(operands, "sum" if op == "avg" else op) if len(operands) > 1 else operands[0].copy()
-        return _fold(operands, _FLOAT[op]) if len(operands) > 1 else operands[0].copy()
+        if kind == "c" and op == "prod":
+            return _fold(operands, _product)
+        return _fold([_reals(operand) for operand in operands], _FLOAT[op]).view(operands[0].dtype)
 
 
 def finish(sums: np.ndarray, dtype: np.dtype, op: str, total: int) -> np.ndarray:
     """Whole elements of a partial reduction of ``total`` operands."""
     with np.errstate(all="ignore"):
-        if op == "avg" and dtype.kind in "iu":
+        if dtype.kind in "iu" and op == "avg":
             exact = sums.astype(object)
             exact = exact[:, 0] + (exact[:, 1] << 32) if sums.ndim == 2 else exact
             return (exact // total).astype(dtype)
-        if op == "avg":
-            real = sums.view(f"f{sums.dtype.itemsize // 2}") if sums.dtype.kind == "c" else sums
-            sums = (real / real.dtype.type(total)).view(sums.dtype)
-        if dtype.kind in "fV":
-            sums = np.where(np.isnan(sums), sums.dtype.type(np.nan), sums)
+        if dtype.kind in "fcV":
+            real = _reals(sums)
+            real = real / real.dtype.type(total) if op == "avg" else real
+            sums = np.where(np.isnan(real), real.dtype.type(np.nan), real).view(sums.dtype)
         return sums.astype(dtype)
+
+
+def _reals(array: np.ndarray) -> np.ndarray:
+    """Complex numbers as pairs of real ones; others as they are."""
+    return array.view(f"f{array.dtype.itemsize // 2}") if array.dtype.kind == "c" else array
 
 
 def reduce(operands: Sequence[np.ndarray], op: str) -> np.ndarray:
@@ -253,13 +264,7 @@ def reduce(operands: Sequence[np.ndarray], op: str) -> np.ndarray:
         raise UnsupportedType(f"{op} does not go with {dtype}")
     if len(operands) == 1:
         return operands[0].copy()
-    if kind == "b":
-        return _fold(operands, _BOOL[op])
-    if kind == "i":
-        return _mean(operands) if op == "avg" else _fold(operands, _INTEGER[op])
-    if kind == "c":
-        return _complex(operands, op)
-    return _float(operands, op)
+    return finish(accumulate([_widened(operand, op) for operand in operands], op), dtype, op, len(operands))
 
 
 def _fold(operands, combine) -> np.ndarray:
@@ -269,35 +274,10 @@ def _fold(operands, combine) -> np.ndarray:
     return result
 
 
-def _mean(operands) -> np.ndarray:
-    exact = _fold([operand.astype(object) for operand in operands], np.add)
-    return (exact // len(operands)).astype(operands[0].dtype)
-
-
-def _float(operands, op: str) -> np.ndarray:
-    dtype = operands[0].dtype
-    wide = np.dtype(np.float32) if dtype.itemsize < 4 else dtype
-    with np.errstate(all="ignore"):
-        result = _fold([operand.astype(wide) for operand in operands], _FLOAT[op])
-        if op == "avg":
-            result = result / wide.type(len(operands))
-        return np.where(np.isnan(result), wide.type(np.nan), result).astype(dtype)
-
-
-def _complex(operands, op: str) -> np.ndarray:
-    dtype = operands[0].dtype
-    real = np.dtype(f"f{dtype.itemsize // 2}")
-    pairs = [operand.view(real).reshape(-1, 2) for operand in operands]
-    if op != "prod":
-        return _float([pair.reshape(-1) for pair in pairs], op).view(dtype)
-
-    def product(x, y):
-        (a, b), (c, d) = x.T, y.T
-        return np.stack((a * c - b * d, a * d + b * c), axis=1)
-
-    with np.errstate(all="ignore"):
-        result = _fold(pairs, product)
-    return np.where(np.isnan(result), real.type(np.nan), result).reshape(-1).view(dtype)
+def _product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of complex numbers, four products each: numpy's own may contract."""
+    (a, b), (c, d) = _reals(x).reshape(-1, 2).T, _reals(y).reshape(-1, 2).T
+    return np.stack((a * c - b * d, a * d + b * c), axis=1).reshape(-1).view(x.dtype)
 
 
 def _least(a, b):
