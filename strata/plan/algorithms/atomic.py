@@ -23,7 +23,7 @@ from strata.plan.records import (
     SRC,
     SYNC_SLICE,
 )
-from strata.plan.spec import Spec
+from strata.plan.spec import REDUCTIONS, Spec
 from strata.plan.topology import Topology
 
 _THERE, _SUMMED = 0, 1  # flags: own operand is in OUT; the share is complete
@@ -73,7 +73,7 @@ def _refuses(spec: Spec, topology: Topology) -> str | None:
 
 ATOMIC_RMW = Algorithm(
     "atomic",
-    frozenset(("all_reduce", "reduce_scatter", "reduce")),
+    REDUCTIONS,
     _slices,
     refuses=_refuses,
     order="the member's (reduce: the root's) own operand first, then the others in no order; small floats are rounded "

@@ -14,7 +14,7 @@ from strata.plan.algorithms.algorithm import Algorithm
 from strata.plan.algorithms.collective import Along
 from strata.plan.frontends import frontend
 from strata.plan.records import OUT, SCRATCH, SRC
-from strata.plan.spec import Spec
+from strata.plan.spec import ROOTED, Spec
 from strata.plan.topology import Topology
 
 
@@ -58,27 +58,23 @@ def _slices(spec: Spec, rank: int, topology: Topology) -> np.ndarray:
     blocks = t.whole_blocks(spec, n)
     part = spec.part
 
-    def kept(member, block):
-        return (block - (member - root) % n) * part
+    def places(at_root: int, at_end: int):
+        """A block is in the root's buffer at its member's place, in its member's own at 0, on the way in scratch."""
 
-    if spec.operation == "scatter":
         def place(member, block):
-            first, last = member == root, (block + root) % n == member
-            at = np.where(last, 0, kept(member, block))
-            at = np.where(first, (block + root) % n * part, at)
-            return np.where(first, SRC, np.where(last, OUT, SCRATCH)), at
+            top, own = member == root, (block + root) % n == member
+            at = np.where(own, 0, (block - (member - root) % n) * part)
+            at = np.where(top, (block + root) % n * part, at)
+            return np.where(top, at_root, np.where(own, at_end, SCRATCH)), at
 
-        own = t.own_copy(spec, rank, src=root * part, skip=spec.in_place or rank != root)
-        return t.ordered(t.spread(_scatter(n, root), rank, blocks, place), own)
+        return place
 
-    def gathered(member, block):
-        last, first = member == root, (block + root) % n == member
-        at = np.where(first, 0, kept(member, block))
-        at = np.where(last, (block + root) % n * part, at)
-        return np.where(first, SRC, np.where(last, OUT, SCRATCH)), at
-
-    own = t.own_copy(spec, rank, dst=root * part, skip=spec.in_place or rank != root)
-    return t.ordered(t.spread(_gather(n, root), rank, blocks, gathered), own)
+    skip = spec.in_place or rank != root
+    if spec.operation == "scatter":
+        down = t.spread(_scatter(n, root), rank, blocks, places(SRC, OUT))
+        return t.ordered(down, t.own_copy(spec, rank, src=root * part, skip=skip))
+    up = t.spread(_gather(n, root), rank, blocks, places(OUT, SRC))
+    return t.ordered(up, t.own_copy(spec, rank, dst=root * part, skip=skip))
 
 
 def _scratch(spec: Spec, rank: int, topology: Topology) -> int:
@@ -99,7 +95,7 @@ _TREE = Along(one=tree)
 
 BINOMIAL = Algorithm(
     "binomial",
-    frozenset(("broadcast", "reduce", "gather", "scatter")),
+    ROOTED,
     _slices,
     _scratch,
     order="a binomial tree from the root: each member's own operand, then its children's sums by their distance",
@@ -120,14 +116,4 @@ def _shares(n: int, root: int, topology: Topology) -> t.Trees:
     return t.Trees(np.where(away, np.where(step == 0, root, before), -1), np.where(away, step, -1))
 
 
-_LONG = Along(one=_shares, most_rooted=4)
-
-
-SCATTER_ALLGATHER = Algorithm(
-    "scatter_allgather",
-    frozenset(("broadcast",)),
-    _LONG.slices,
-    _LONG.scratch,
-    _LONG.refuses,
-    depth=_LONG.depth,
-)
+SCATTER_ALLGATHER = Along(one=_shares, most_rooted=4).algorithm("scatter_allgather", "broadcast")

@@ -12,7 +12,7 @@ import numpy as np
 
 from strata.plan.algorithms import trees as t
 from strata.plan.algorithms.algorithm import Algorithm
-from strata.plan.algorithms.collective import Along
+from strata.plan.algorithms.collective import Along, rootless
 from strata.plan.frontends import frontend
 from strata.plan.records import NONE, OUT, SCRATCH, SRC
 from strata.plan.spec import Spec
@@ -28,11 +28,7 @@ def dissemination(n: int) -> t.Trees:
     return t.Trees(np.where(away > 0, (member + (1 << np.maximum(step, 0))) % n, -1), np.where(away > 0, step, -1))
 
 
-def _many(n: int, root: int, topology: Topology) -> t.Trees:
-    return dissemination(n)
-
-
-_GATHER = Along(_many)
+_GATHER = Along(rootless(dissemination))
 
 
 @lru_cache(16)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from strata.plan.algorithms import trees as t
+from strata.plan.algorithms.algorithm import Algorithm
 from strata.plan.frontends import frontend
 from strata.plan.records import OUT, SRC, partial_bytes
 from strata.plan.spec import REDUCTIONS, Spec
@@ -14,6 +15,13 @@ from strata.plan.topology import Topology
 
 # (members, root, topology) -> trees; blocks are members' for many, one for rooted operations
 Shape = Callable[[int, int, Topology], t.Trees]
+
+BY_DISTANCE = "each member's own operand, then its children's sums by their distance (child - member) mod n"
+
+
+def rootless(shape: Callable[[int], t.Trees]) -> Shape:
+    """Trees that depend on the number of members alone."""
+    return lambda n, root, topology: shape(n)
 
 
 class Along:
@@ -29,6 +37,11 @@ class Along:
     def __init__(self, many: Shape | None = None, one: Shape | None = None, most: int = 1, most_rooted: int = 1,
                  in_out: bool = False) -> None:  # fmt: skip
         self.many, self.one, self.most, self.most_rooted, self.in_out = many, one, most, most_rooted, in_out
+
+    def algorithm(self, name: str, *operations: str, order: str = "", chosen_freely: bool = True) -> Algorithm:
+        """These operations along the trees, under a name."""
+        return Algorithm(name, frozenset(operations), self.slices, self.scratch, self.refuses, order=order,
+                         depth=self.depth, chosen_freely=chosen_freely)  # fmt: skip
 
     def trees(self, spec: Spec, topology: Topology) -> t.Trees:
         """The trees of this operation."""

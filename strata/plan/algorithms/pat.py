@@ -12,10 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from strata.plan.algorithms.algorithm import Algorithm
-from strata.plan.algorithms.collective import Along
+from strata.plan.algorithms.collective import BY_DISTANCE, Along, rootless
 from strata.plan.algorithms.trees import Trees
-from strata.plan.topology import Topology
 
 
 @lru_cache(16)
@@ -29,19 +27,7 @@ def shifted(n: int) -> Trees:
     return Trees(np.where(away > 0, (member - low) % n, -1), np.where(away > 0, step, -1))
 
 
-def _many(n: int, root: int, topology: Topology) -> Trees:
-    return shifted(n)
-
-
-_PAT = Along(_many)
-
-PAT = Algorithm(
-    "pat",
-    frozenset(("all_gather", "reduce_scatter")),
-    _PAT.slices,
-    _PAT.scratch,
-    _PAT.refuses,
-    order="for block b, a binomial tree with member b at the root: each member's own operand, then its children's "
-    "sums by their distance (child - member) mod n",
-    depth=_PAT.depth,
-)
+PAT = Along(rootless(shifted)).algorithm(
+    "pat", "all_gather", "reduce_scatter",
+    order=f"for block b, a binomial tree with member b at the root: {BY_DISTANCE}",
+)  # fmt: skip

@@ -11,10 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from strata.plan.algorithms.algorithm import Algorithm
-from strata.plan.algorithms.collective import Along
+from strata.plan.algorithms.collective import BY_DISTANCE, Along, rootless
 from strata.plan.algorithms.trees import Trees
-from strata.plan.topology import Topology
 
 
 @lru_cache(16)
@@ -35,19 +33,7 @@ def doubling(n: int) -> Trees:
     return Trees(np.where(own, -1, parent), np.where(own, -1, step))
 
 
-def _many(n: int, root: int, topology: Topology) -> Trees:
-    return doubling(n)
-
-
-_DOUBLING = Along(_many)
-
-RHD = Algorithm(
-    "rhd",
-    frozenset(("all_gather", "reduce_scatter", "all_reduce")),
-    _DOUBLING.slices,
-    _DOUBLING.scratch,
-    _DOUBLING.refuses,
-    order="for block b, a binomial tree with member b at the root: each member's own operand, then its children's "
-    "sums by their distance (child - member) mod n",
-    depth=_DOUBLING.depth,
-)
+RHD = Along(rootless(doubling)).algorithm(
+    "rhd", "all_gather", "reduce_scatter", "all_reduce",
+    order=f"for block b, a binomial tree with member b at the root: {BY_DISTANCE}",
+)  # fmt: skip

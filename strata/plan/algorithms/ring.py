@@ -12,8 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from strata.plan.algorithms.algorithm import Algorithm
-from strata.plan.algorithms.collective import Along
+from strata.plan.algorithms.collective import Along, rootless
 from strata.plan.algorithms.trees import Trees
 from strata.plan.topology import Topology
 
@@ -34,31 +33,13 @@ def chain(n: int, root: int, topology: Topology) -> Trees:
     return Trees(np.where(away > 0, (member - 1) % n, -1), np.where(away > 0, 0, -1))
 
 
-def _many(n: int, root: int, topology: Topology) -> Trees:
-    return around(n)
-
-
-_RING = Along(_many, chain, most=8, most_rooted=64)
-_DIRECT = Along(_many, in_out=True)
 _ORDER = "member b has block b: b + ((b + 1) + ((b + 2) + ...)), round the ring"
 
-RING = Algorithm(
-    "ring",
-    frozenset(("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")),
-    _RING.slices,
-    _RING.scratch,
-    _RING.refuses,
+RING = Along(rootless(around), chain, most=8, most_rooted=64).algorithm(
+    "ring", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce",
     order=f"{_ORDER}; reduce: the same from the root, for all bytes",
-    depth=_RING.depth,
-)
+)  # fmt: skip
 
-ZEROCOPY_RING = Algorithm(
-    "zerocopy_ring",
-    frozenset(("all_gather", "reduce_scatter", "all_reduce")),
-    _DIRECT.slices,
-    _DIRECT.scratch,
-    _DIRECT.refuses,
-    order=_ORDER,
-    depth=_DIRECT.depth,
-    chosen_freely=False,
+ZEROCOPY_RING = Along(rootless(around), in_out=True).algorithm(
+    "zerocopy_ring", "all_gather", "reduce_scatter", "all_reduce", order=_ORDER, chosen_freely=False
 )
