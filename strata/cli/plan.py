@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strata.config import parse_size
+from strata.cli.arguments import size
 from strata.dtypes import OP_CODES, dtype_of
 from strata.errors import InvalidArgument
 from strata.plan import OPERATIONS, Plan, Spec, build, diff, load_all, save, save_all, verify
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("operation", nargs="?", choices=OPERATIONS, metavar="OP", help=", ".join(OPERATIONS))
     add("-n", "--ranks", type=int, help="members of the group")
-    add("-b", "--bytes", type=_size, default=None, help='of the source of each member, as "1M" (default 1M)')
+    add("-b", "--bytes", type=size, default=None, help='of the source of each member, as "1M" (default 1M)')
     add("--dtype", default=None, choices=DTYPE_NAMES, metavar="T", help="element type: " + ", ".join(DTYPE_NAMES[1:]))
     add("--op", default="sum", choices=list(OP_CODES), help="operator of a reduction (default sum)")
     add("--root", type=int, default=0, help="of broadcast, reduce, gather, scatter")
@@ -62,13 +62,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="output as JSON")
     add("--limit", type=int, default=32, help="lines of each list (default 32)")
     return parser
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def main(arguments: list[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from strata.config import parse_size
+from strata.cli.arguments import size
 from strata.errors import InvalidArgument
 from strata.plan.table import Table
 
@@ -24,21 +24,14 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add = parser.add_argument
     add("-n", "--ranks", type=_numbers, default=[2, 4, 8], metavar="N,N", help="numbers of dies (default 2,4,8)")
-    add("-b", "--begin", type=_size, default=1 << 10, metavar="SIZE", help="smallest array of a die (default 1K)")
-    add("-e", "--end", type=_size, default=16 << 20, metavar="SIZE", help="largest array of a die (default 16M)")
+    add("-b", "--begin", type=size, default=1 << 10, metavar="SIZE", help="smallest array of a die (default 1K)")
+    add("-e", "--end", type=size, default=16 << 20, metavar="SIZE", help="largest array of a die (default 16M)")
     add("-f", "--factor", type=int, default=4, metavar="F", help="from one size to the next (default 4)")
     add("--ops", type=lambda text: text.split(","), metavar="OP,OP", help="operations (default: all that are tuned)")
     add("--rounds", type=int, default=5, help="of each algorithm; the median counts (default 5)")
     add("--seconds", type=float, default=0.02, help="that a round takes, about (default 0.02)")
     add("-o", "--output", metavar="FILE", default=DEFAULT, help=f"default {DEFAULT}")
     return parser
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _numbers(text: str) -> list[int]:

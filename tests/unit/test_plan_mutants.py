@@ -7,11 +7,12 @@ import numpy as np
 import plan_cases as cases
 import pytest
 from plan_mutants import MUTATORS
+from test_plan_reference import memory
 
 from strata.exec import reference
 from strata.plan import PlanError, algorithms, verify
 from strata.plan.cost import HOST
-from strata.plan.operations import own_place, sizes
+from strata.plan.operations import sizes
 from strata.plan.spec import OPERATIONS, REDUCTIONS, ROOTED, normal
 from strata.plan.topology import HOST as ONE_HOST
 
@@ -44,24 +45,12 @@ def subjects(chance):
 
 
 def outcome(plans, seed):
-    """Bytes of every OUT after a run in random order; from data that tells places apart."""
-    members = []
-    for plan in plans:
-        m = plan.rank
-        nsrc, nout = sizes(plan.spec, m)
-        place = own_place(plan.spec, m)
-        chance = np.random.default_rng(m)
-        if place is None or plan.spec.mode == "mailbox":
-            src, out = _data(chance, plan.spec, nsrc), np.full(nout, 0xA5, np.uint8)
-            if place is not None:
-                at, begin = max(-place, 0), max(place, 0)
-                count = min(nsrc - at, nout - begin)
-                out[begin : begin + count] = src[at : at + count]
-        else:
-            both = _data(chance, plan.spec, max(nsrc + max(place, 0), nout + max(-place, 0)))
-            src, out = both[max(place, 0) :][:nsrc], both[max(-place, 0) :][:nout]
-        scratch = np.random.default_rng(seed + m).integers(0, 256, plan.scratch, np.uint8)
-        members.append(reference.Buffers(src, out, scratch))
+    """Bytes of every OUT, and SRC, after a run in random order; from data that tells places apart."""
+    src = [_data(np.random.default_rng(p.rank), p.spec, sizes(p.spec, p.rank)[0]) for p in plans]
+    members = [
+        b._replace(scratch=np.random.default_rng(seed + p.rank).integers(0, 256, p.scratch, np.uint8))
+        for b, p in zip(memory(plans[0].spec, plans, src), plans, strict=True)
+    ]
     reference.run(plans, members, seed)
     return [bytes(b.out) for b in members], [bytes(b.src) for b in members]
 

@@ -1,1 +1,1 @@
-"""Other libraries' algorithm files: MSCCL XML, read and (copies in one step) written."""
+"""Other libraries' algorithm files: MSCCL XML, read and written; MSCCL++ JSON plans, read."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import NoReturn
 
 from strata.errors import InvalidArgument
+from strata.plan.algorithms.algorithm import Algorithm
 from strata.plan.interchange import dataflow
 from strata.plan.interchange.dataflow import Node, Program
 
@@ -16,6 +18,26 @@ RECEIVES = frozenset(("r", "rcs", "rrc", "rrs", "rrcs"))
 REDUCES = frozenset(("rrc", "rrs", "rrcs", "re"))
 STORES = frozenset(("r", "rcs", "rrc", "rrcs", "cpy", "re"))
 TYPES = SENDS | RECEIVES | REDUCES | STORES | {"nop"}
+
+
+MAX_FILE = 64 << 20
+
+
+def load(file: str | PathLike[str]) -> bytes:
+    """A file's bytes, as many as are read; more are refused by whoever parses them."""
+    with open(file, "rb") as opened:
+        return opened.read(MAX_FILE + 1)
+
+
+def understood(kind: str, make: Callable[[], File], run: Callable[[Step, Memory], None] | None,
+               order: str) -> Algorithm:  # fmt: skip
+    """The algorithm in a file of this kind, proved; ``make`` reads its structure, ``run`` as in ``evaluate``."""
+    try:
+        found = make()
+        program = evaluate(found, run)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{kind}, {error}") from None
+    return dataflow.algorithm(found.name, program, order)
 
 
 def fail(where: str, why: str) -> NoReturn:

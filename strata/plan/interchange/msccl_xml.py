@@ -16,8 +16,19 @@ from os import PathLike
 
 from strata.errors import InvalidArgument
 from strata.plan.algorithms.algorithm import Algorithm
-from strata.plan.interchange import dataflow
-from strata.plan.interchange.msccl_values import RECEIVES, REDUCES, SENDS, STORES, TYPES, File, Step, evaluate, fail
+from strata.plan.interchange.msccl_values import (
+    MAX_FILE,
+    RECEIVES,
+    REDUCES,
+    SENDS,
+    STORES,
+    TYPES,
+    File,
+    Step,
+    fail,
+    load,
+    understood,
+)
 
 OPERATIONS = {
     "allreduce": "all_reduce",
@@ -27,7 +38,6 @@ OPERATIONS = {
     "alltoall": "all_to_all",
 }
 MAX_GPUS, MAX_CHUNKS, MAX_STEPS = 1024, 1 << 16, 1 << 18
-MAX_FILE = 64 << 20
 
 
 def read(file: str | PathLike[str]) -> Algorithm:
@@ -36,9 +46,7 @@ def read(file: str | PathLike[str]) -> Algorithm:
     What each member ends with is proved while reading.  It works for any count and dtype: a part
     is cut into the file's chunks at whole lines and elements, some of which may be empty.
     """
-    with open(file, "rb") as opened:
-        data = opened.read(MAX_FILE + 1)
-    return parse(data)
+    return parse(load(file))
 
 
 def parse(data: bytes) -> Algorithm:
@@ -49,12 +57,8 @@ def parse(data: bytes) -> Algorithm:
         top = ElementTree.fromstring(data)
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise InvalidArgument(f"MSCCL XML: {error}") from None
-    try:
-        found = _file(top)
-        program = evaluate(found)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"MSCCL XML, {error}") from None
-    return dataflow.algorithm(found.name, program, "as in the MSCCL XML file; the lowest member's operand first")
+    order = "as in the MSCCL XML file; the lowest member's operand first"
+    return understood("MSCCL XML", lambda: _file(top), None, order)
 
 
 def _number(element: ElementTree.Element, name: str, where: str, low: int, high: int,

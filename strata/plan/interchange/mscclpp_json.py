@@ -19,9 +19,8 @@ from typing import Any
 
 from strata.errors import InvalidArgument
 from strata.plan.algorithms.algorithm import Algorithm
-from strata.plan.interchange import dataflow
 from strata.plan.interchange.dataflow import Node
-from strata.plan.interchange.msccl_values import File, Memory, Step, evaluate, fail
+from strata.plan.interchange.msccl_values import MAX_FILE, File, Memory, Step, fail, load, understood
 
 COLLECTIVES = {
     "allreduce": "all_reduce",
@@ -49,7 +48,7 @@ KEYS = {
     "op": {"name", "src_buff", "dst_buff", "channel_ids", "channel_type", "reduce_op", "tbg_info", "barrier_id",
            "num_threadblocks"},
 }  # fmt: skip
-MAX_GPUS, MAX_CHUNKS, MAX_OPS, MAX_FILE, MAX_IDS = 1024, 1 << 16, 1 << 18, 64 << 20, 1 << 16
+MAX_GPUS, MAX_CHUNKS, MAX_OPS, MAX_IDS = 1024, 1 << 16, 1 << 18, 1 << 16
 
 
 @dataclass(eq=False)
@@ -78,9 +77,7 @@ def read(file: str | PathLike[str]) -> Algorithm:
     What each member ends with is proved while reading.  It works for any count and dtype: a part
     is cut into the file's chunks at whole lines and elements, some of which may be empty.
     """
-    with open(file, "rb") as opened:
-        data = opened.read(MAX_FILE + 1)
-    return parse(data)
+    return parse(load(file))
 
 
 def parse(data: bytes) -> Algorithm:
@@ -91,12 +88,8 @@ def parse(data: bytes) -> Algorithm:
         top = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"MSCCL++ JSON: {error}") from None
-    try:
-        found = _file(top)
-        program = evaluate(found, _run)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"MSCCL++ JSON, {error}") from None
-    return dataflow.algorithm(found.name, program, "as in the MSCCL++ plan: the operation's sources in turn")
+    order = "as in the MSCCL++ plan: the operation's sources in turn"
+    return understood("MSCCL++ JSON", lambda: _file(top), _run, order)
 
 
 def _keys(value: Any, where: str, kind: str) -> dict[str, Any]:
