@@ -78,12 +78,13 @@ class Die:
 
 
 def all_stopped(pid):
-    """Whether a process is stopped, all of it.  A signal stops one thread, which then stops the others."""
+    """Whether no thread of a process runs.  A signal stops one thread, which then stops the others; one that had
+    ended before it came, and is not reaped yet, has none."""
     states = set()
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/stat") as stat:
             states.add(stat.read().rpartition(")")[2].split()[0])
-    return states == {"T"}
+    return states <= {"T", "Z"}
 
 
 class Process:
