@@ -23,6 +23,9 @@ cdef class PlanHandle:
         begin = np.ascontiguousarray(plan.core_begin, dtype=np.uint32)
         if sizes.shape != (nranks, 3):
             raise errors.InvalidArgument(f"plan for {sizes.shape[0]} members in a group of {nranks}")
+        if begin.size < 2:
+            raise errors.InvalidArgument(f"core_begin has {begin.size} entries; one more than cores is expected, and "
+                                         "a plan is on one core at least")
         flags = max(int(units["post_flag"].max(initial=-1)), int(units["wait_flag"].max(initial=-1))) + 1
         if flags > <int>ST_GROUP_FLAGS:
             raise errors.InvalidArgument(f"the plan has {flags} flags, and a member has {ST_GROUP_FLAGS}: "
