@@ -320,6 +320,7 @@ def check_algorithm(name: str, spec: Spec, topology: Topology = HOST) -> bool:
         sets += [plans(1, True), plans(1, False, True)]
         _same_flags(apart, sets[1])
     for each in sets:
+        _few_flags(each)
         posted(each)
         verify(each)
     most = max(len(plan.slices) for plan in apart)
@@ -339,6 +340,17 @@ def _same_flags(apart: list[Plan], in_place: list[Plan]) -> None:
                 f"algorithm {a.algorithm}, member {a.rank}: flag {min(odd)} is posted in place only, or only if not, "
                 "and op.in_place is each member's own; post it in either case (op.sync)",
                 ranks=[a.rank], operation=a.spec.operation,
+            )  # fmt: skip
+
+
+def _few_flags(plans: list[Plan]) -> None:
+    """PlanError for the first member that has more flags than executors: all members must refuse it alike."""
+    for plan in plans:
+        most = max(int(plan.slices[name].max(initial=NONE)) for name in ("post_flag", "wait_flag"))
+        if most >= FLAGS:
+            raise PlanError(
+                f"algorithm {plan.algorithm}, member {plan.rank}: it has flag {most}, and flags are 0 to {FLAGS - 1}; "
+                "move the data in fewer pieces", ranks=[plan.rank], operation=plan.spec.operation,
             )  # fmt: skip
 
 

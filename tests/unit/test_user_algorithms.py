@@ -10,6 +10,7 @@ from test_algorithms import play
 import strata
 from strata.errors import InvalidArgument
 from strata.plan import PlanError, algorithms, build, user, verify
+from strata.plan.frontends import frontend
 from strata.plan.records import OP_NAMES
 from strata.plan.spec import normal
 from strata.plan.topology import HOST
@@ -69,6 +70,22 @@ def test_waits_that_nobody_posts_name_the_slice_and_the_cure():
     strata.algorithm("all_gather", name="mute")(lambda op, rank: (s._replace(post=None) for s in ring(op, rank)))
     with pytest.raises(PlanError, match=r"mute, member 0, slice 2 .*flag 0 of member 3, which posts none; give post=0"):
         user.check_algorithm("mute", cases.spec("all_gather", 100, 4))
+
+
+def test_flags_of_any_member_are_counted_by_all():
+    """Of one that does not come from the decorator, such as a program read from a file."""
+
+    def slices(spec, rank, topology):
+        found = frontend(spec, rank).copy()
+        found["post_flag"][-1] = limit if rank == 1 else 3
+        return found
+
+    algorithms.register(algorithms.Algorithm("long", frozenset(("all_gather",)), slices))
+    limit = 1023
+    assert user.check_algorithm("long", cases.spec("all_gather", 100, 3))
+    limit = 1024
+    with pytest.raises(PlanError, match="long, member 1: it has flag 1024, and flags are 0 to 1023"):
+        user.check_algorithm("long", cases.spec("all_gather", 101, 3))
 
 
 @pytest.mark.parametrize(
