@@ -22,7 +22,7 @@ from strata.plan import algorithms
 from strata.plan.build import PlanCache, build
 from strata.plan.operations import sizes
 from strata.plan.plan import Plan, PlanError
-from strata.plan.select import Ask
+from strata.plan.select import Ask, Choice
 from strata.plan.spec import Spec
 from strata.plan.user import check_algorithm
 
@@ -153,7 +153,7 @@ class Group(Collectives):
         total = int(counts[:, self.rank].sum())
         try:
             spec = Spec("all_to_all_v", itemsize=row, nranks=n, counts=counts)
-            plan = self._plan(spec, variant)
+            plan = self._build(spec, self._choose(spec, variant))
             source, target = self._rows(src, out, total, plan.exposes_out)
             handle = PlanHandle(plan, n, 0, False, int(counts.sum()) * row >= 1 << 20)
         except Exception:
@@ -285,19 +285,23 @@ class Group(Collectives):
 
     # ---- what the core asks of this class ------------------------------------------------
 
-    def _make_plan(self, *, operation: str, count: int, itemsize: int, dtype: int, redop: int, root: int,
-                   mode: str, in_place: bool, variant: int) -> Any:  # fmt: skip
-        return self._plan(
-            Spec(operation, count, itemsize, dtype, redop, root, self.size, mode, None, in_place), variant
-        )
+    def _choose_plan(self, *, operation: str, count: int, itemsize: int, dtype: int, redop: int, root: int,
+                     mode: str, in_place: bool, variant: int) -> tuple[Spec, Choice]:  # fmt: skip
+        spec = Spec(operation, count, itemsize, dtype, redop, root, self.size, mode, None, in_place)
+        return spec, self._choose(spec, variant)
 
-    def _plan(self, spec: Spec, variant: int) -> Plan:
+    def _choose(self, spec: Spec, variant: int) -> Choice:
+        """How it is carried out; what it refuses, it refuses on all members."""
         choice = self._selector.choose(spec, variant)
+        if algorithms.is_users(choice.algorithm.name):  # before it touches anything
+            check_algorithm(choice.algorithm.name, spec, self._selector.settings.topology)
+        return choice
+
+    def _build(self, spec: Spec, choice: Choice) -> Plan:
+        """This member's plan; an error may be its own."""
         where = self._selector.settings.topology
-        name, find = choice.algorithm.name, self._cache.get
-        if algorithms.is_users(name):
-            check_algorithm(name, spec, where)  # before it touches anything
-            find = build  # a user may give the name to another
+        name = choice.algorithm.name
+        find = build if algorithms.is_users(name) else self._cache.get  # a user may give the name to another
         plan = find(spec, self.rank, choice.cores, algorithm=name, path=choice.path, policy=choice.partition,
                     topology=where)  # fmt: skip
         everyone = range(self.size)

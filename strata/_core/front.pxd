@@ -38,7 +38,7 @@ cdef class Front(Transfers):
     cpdef uint32_t variant(self, str operation, object algorithm, object path, object cores,
                            object partition) except? 0xffffffff
     cdef object miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
-                     uint32_t dtype)
+                     uint32_t dtype, object timeout)
     cdef object submit(self, st_request *r, object keep, object result, bint async_op)
     cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
                        object result, object timeout, bint async_op)

@@ -92,7 +92,7 @@ cdef class Front(Transfers):
             key = <uint64_t>s.variant << 40 | <uint64_t>itemsize << 2 | s.in_place << 1 | mailbox
             handle = self.find_plan(q.desc, q.count, key)
             if handle is None:
-                handle = self.miss(s, q, key, itemsize, mailbox, dtype)
+                handle = self.miss(s, q, key, itemsize, mailbox, dtype, timeout)
             q.plan = &handle.c
             q.desc |= handle.digest << DIGEST
             exposed = not mailbox and (s.pushes or handle.exposes_out)
@@ -134,17 +134,24 @@ cdef class Front(Transfers):
         return work if async_op else work.wait()
 
     cdef object miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
-                     uint32_t dtype):
-        """The plan for a shape that is not in the table."""
+                     uint32_t dtype, object timeout):
+        """The plan for a shape that is not in the table.  Errors of choosing are the same on all members, which stay
+        in step; of what only this member makes, or of its memory, the others hear (abstain)."""
         cdef PlanHandle handle = self._plans.get((q.desc, q.count, key))
         if handle is None:
             self.g.ctx.count.plan_misses += 1
-            plan = self._make_plan(
-                operation=OPERATIONS[s.like or s.op], count=s.count, itemsize=itemsize,
-                dtype=0 if dtype & RAW or s.like else dtype, redop=s.redop, root=s.root,
-                mode="mailbox" if mailbox else "zero_copy", in_place=bool(s.in_place), variant=s.variant,
-            )
-            handle = PlanHandle(plan, self.g.n, s.mail, mailbox, s.mail >= 1 << 20)
+            alone = MemoryError
+            try:
+                spec, choice = self._choose_plan(
+                    operation=OPERATIONS[s.like or s.op], count=s.count, itemsize=itemsize,
+                    dtype=0 if dtype & RAW or s.like else dtype, redop=s.redop, root=s.root,
+                    mode="mailbox" if mailbox else "zero_copy", in_place=bool(s.in_place), variant=s.variant,
+                )
+                alone = Exception
+                handle = PlanHandle(self._build(spec, choice), self.g.n, s.mail, mailbox, s.mail >= 1 << 20)
+            except alone:
+                self.abstain(timeout)
+                raise
         self.install_plan(q.desc, q.count, key, handle)
         return handle
 
