@@ -299,6 +299,7 @@ class Group(Collectives):
 
     def _build(self, spec: Spec, choice: Choice) -> Plan:
         """This member's plan; an error may be its own."""
+        _by_cores(choice)
         where = self._selector.settings.topology
         name = choice.algorithm.name
         find = build if algorithms.is_users(name) else self._cache.get  # a user may give the name to another
@@ -355,6 +356,12 @@ class Group(Collectives):
 
     def _check_overlap(self, op: str, src: np.ndarray, out: np.ndarray) -> None:
         staging.check_overlap(op, src, out, self.size, self.rank)
+
+
+def _by_cores(choice: Choice) -> None:
+    """Groups carry out what cores move, and no other path yet."""
+    if choice.path != "mte":
+        raise errors.InvalidArgument(f"path {choice.path!r}: groups carry out 'mte' only; None leaves the choice")
 
 
 _world: Group | None = None

@@ -39,11 +39,11 @@ OPERATIONS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_a
 
 
 cdef enum:
-    DIGEST = 49  # in a fingerprint: the bits above the mode say which algorithm and path
+    DIGEST = 49  # in a fingerprint: the bits above the mode say which algorithm
 
 
 def digest_of(uint64_t desc):
-    """What a fingerprint says of algorithm and path: ``Plan.digest``."""
+    """What a fingerprint says of the algorithm: ``Plan.digest``."""
     return desc >> DIGEST
 
 

@@ -19,7 +19,7 @@ from strata.plan.schedule import POLICIES, schedule
 from strata.plan.spec import Spec, normal
 
 MAX_CORES = 4096
-PATHS = ("mte",)
+PATHS = ("mte", "sdma")  # cores move the bytes; the die's DMA engine does
 _INT64 = np.dtype(np.int64)
 
 
@@ -37,8 +37,9 @@ def build(
 ) -> Plan:
     """The plan of member ``rank`` for ``spec``, on ``cores`` of its cores.
 
-    ``algorithm``: None is full_mesh (``plan.select.choose`` chooses).  ``path``: "mte".  ``policy``: "balanced" or
-    "naive", how units are shared among cores.  ``topology`` and ``cost`` describe the machine;
+    ``algorithm``: None is full_mesh (``plan.select.choose`` chooses).  ``path``: "mte" (None) or
+    "sdma", who moves the bytes; the units are the same.  ``policy``: "balanced" or "naive", how units
+    are shared among cores.  ``topology`` and ``cost`` describe the machine;
     the defaults, one host.  ``local_first``: the die's own part before its peers' (default
     after).  InvalidArgument (a ValueError) for anything that does not exist.
     """

@@ -76,10 +76,11 @@ class Plan:
 
     @property
     def digest(self) -> int:
-        """Of algorithm and path, for fingerprints: 15 bits, 0 for full mesh by cores."""
+        """Of the algorithm, for fingerprints: 15 bits, 0 for full mesh.  Path, cores and partition are each
+        member's own affair, since flags are raised and waited for alike."""
         from strata.plan import algorithms
 
-        return algorithms.digest(self.algorithm, self.path)
+        return algorithms.digest(self.algorithm)
 
     @property
     def exposes_out(self) -> bool:

@@ -228,8 +228,8 @@ def test_wrong_options_raise_and_name_what_there_is():
     spec = cases.spec("all_gather", 1, 2)
     with pytest.raises(ValueError, match="full_mesh"):
         build(spec, 0, algorithm="no_such")
-    with pytest.raises(ValueError, match="mte"):
-        build(spec, 0, path="sdma")
+    with pytest.raises(ValueError, match="mte, sdma"):
+        build(spec, 0, path="dma")
     with pytest.raises(ValueError, match="balanced"):
         build(spec, 0, policy="fair")
     for rank, cores in ((2, 1), (-1, 1), (0, 0), (0, 1 << 20)):
@@ -239,6 +239,15 @@ def test_wrong_options_raise_and_name_what_there_is():
     for wrong in ({"gbps": (0,) * 4}, {"alpha_us": (1,)}, {"cap": (0,) * 4}, {"unit_bytes": (0,) * 4}):
         with pytest.raises(ValueError):
             dataclasses.replace(HOST, **wrong)
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_to_all"])
+def test_the_path_is_a_members_own_affair(operation):
+    """The same units, flags and fingerprint whoever moves the bytes; only the plan's own record differs."""
+    mte, sdma = (build(cases.spec(operation, 1 << 20, 4), 1, 3, path=path) for path in ("mte", "sdma"))
+    assert (mte.path, sdma.path) == ("mte", "sdma") and mte.hash() != sdma.hash()
+    assert dataclasses.replace(sdma, path="mte").hash() == mte.hash()
+    assert mte.digest == sdma.digest
 
 
 def test_slices_that_no_executor_knows_are_refused(monkeypatch):

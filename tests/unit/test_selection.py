@@ -148,13 +148,12 @@ def test_numbers_of_wishes(other):
 
 
 def test_digests_tell_algorithms_apart(other):
-    assert algorithms.digest("full_mesh", "mte") == 0
+    assert algorithms.digest("full_mesh") == 0
     names = [name for name in algorithms.names() if not algorithms.is_users(name)]  # those may meet by chance
-    seen = {algorithms.digest(name, path) for name in names for path in ("mte", "sdma")}
-    assert len(seen) == 2 * len(names) and max(seen) < 1 << 15
-    assert algorithms.by_digest(algorithms.digest("other", "mte")) == "other"
-    assert algorithms.by_digest(algorithms.digest("other", "sdma")) == "other by sdma"
-    assert "not known here" in algorithms.by_digest(algorithms.digest("somebody's", "mte"))
+    seen = {algorithms.digest(name) for name in names}
+    assert len(seen) == len(names) and max(seen) < 1 << 15
+    assert algorithms.by_digest(algorithms.digest("other")) == "other"
+    assert "not known here" in algorithms.by_digest(algorithms.digest("somebody's"))
 
 
 @pytest.mark.parametrize("text, what", [("all_reduce=", "no algorithm for all_reduce"),

@@ -74,17 +74,16 @@ def exposes_out(name: str) -> bool:
     return name not in _ALL or _ALL[name].exposes_out
 
 
-def digest(name: str, path: str) -> int:
-    """15 bits that tell an algorithm and path from others, the same on all hosts; 0 for full_mesh and mte."""
-    return 0 if (name, path) == ("full_mesh", "mte") else zlib.crc32(f"{name}/{path}".encode()) & 0x7FFF or 1
+def digest(name: str) -> int:
+    """15 bits that tell an algorithm from others, the same on all hosts; 0 for full_mesh."""
+    return 0 if name == "full_mesh" else zlib.crc32(name.encode()) & 0x7FFF or 1
 
 
 def by_digest(code: int) -> str:
-    """The algorithm and path with this digest, in words."""
+    """The algorithm with this digest, in words."""
     for name in _ALL:
-        for path in ("mte", "sdma"):
-            if digest(name, path) == code:
-                return name if path == "mte" else f"{name} by {path}"
+        if digest(name) == code:
+            return name
     return f"an algorithm not known here (#{code})"
 
 
