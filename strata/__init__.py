@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from strata._core.work import Work
     from strata.comm import Group, world
     from strata.errors import (
+        Cancelled,
         CollectiveMismatch,
         CollectiveTimeout,
         ConfigError,
+        Deadlock,
         FabricMemoryError,
         GroupBroken,
         NotInJob,
         PeerDead,
         RegistrationError,
+        RingFull,
         SpawnError,
         StrataError,
     )
@@ -62,9 +65,11 @@ if TYPE_CHECKING:
     from strata.registration import Registration, deregister, register
 
 __all__ = [
+    "Cancelled",
     "CollectiveMismatch",
     "CollectiveTimeout",
     "ConfigError",
+    "Deadlock",
     "FabricMemoryError",
     "Group",
     "GroupBroken",
@@ -72,6 +77,7 @@ __all__ = [
     "PeerDead",
     "Registration",
     "RegistrationError",
+    "RingFull",
     "SpawnError",
     "StrataError",
     "Work",
@@ -119,14 +125,17 @@ _HOME = {
     "strata._core.work": ("Work",),
     "strata.comm": ("Group", "world"),
     "strata.errors": (
+        "Cancelled",
         "CollectiveMismatch",
         "CollectiveTimeout",
         "ConfigError",
+        "Deadlock",
         "FabricMemoryError",
         "GroupBroken",
         "NotInJob",
         "PeerDead",
         "RegistrationError",
+        "RingFull",
         "SpawnError",
         "StrataError",
     ),

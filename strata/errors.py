@@ -16,10 +16,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 __all__ = [
+    "Cancelled",
     "CollectiveMismatch",
     "CollectiveTimeout",
     "ConfigError",
     "CorruptSpace",
+    "Deadlock",
     "FabricMemoryError",
     "GroupBroken",
     "HostError",
@@ -27,6 +29,7 @@ __all__ = [
     "NotInJob",
     "PeerDead",
     "RegistrationError",
+    "RingFull",
     "SpawnError",
     "StrataError",
     "UnsupportedType",
@@ -165,6 +168,24 @@ class RegistrationError(StrataError):
     phrase = "an address is not mapped, stale, or out of bounds"
 
 
+class Cancelled(StrataError):
+    """Descriptors, or an operation on a stream, were given up, or what they depend on has failed: not carried out."""
+
+    phrase = "it was given up, or what it depends on has failed: it was not carried out"
+
+
+class Deadlock(StrataError):
+    """Gates of descriptor rings wait for each other; the text names them all, ``ranks`` their dies."""
+
+    phrase = "gates of descriptor rings wait for each other"
+
+
+class RingFull(StrataError):
+    """A descriptor ring has no room, or a die has as many rings as it can."""
+
+    phrase = "a descriptor ring is full"
+
+
 class NotInJob(StrataError):
     """This process has not joined a job, has left it, or is a forked child of a die."""
 
@@ -221,6 +242,9 @@ STATUS: tuple[Status, ...] = (
     Status("ST_EFILE", RegistrationError, "a file that another die has registered cannot be opened here: its "
            "descriptor was closed or replaced, the file was cut short, or /proc hides that die's process; "
            "deregister it there, and its memory is copied"),
+    Status("ST_ECANCELED", Cancelled),
+    Status("ST_EDEADLOCK", Deadlock),
+    Status("ST_EFULL", RingFull),
 )
 
 

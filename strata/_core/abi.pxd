@@ -26,6 +26,11 @@ cdef extern from "st_status.h" nogil:
         ST_EUNSUPPORTED
         ST_AGAIN
         ST_EMAPS
+        ST_EFILE
+        ST_ECANCELED
+        ST_EDEADLOCK
+        ST_EFULL
+        ST_NSTATUS
 
 
 cdef extern from "st_abi.h" nogil:
@@ -85,6 +90,9 @@ cdef extern from "st_ctx.h" nogil:
     struct st_crew:
         pass
 
+    struct st_engine:
+        pass
+
     struct st_counters:
         uint64_t operations
         uint64_t mailbox_operations
@@ -141,6 +149,7 @@ cdef extern from "st_ctx.h" nogil:
         st_reduce_fn *reduce
         st_reduce_partial_fn *reduce_partial
         st_accumulate_fn *accumulate
+        st_engine *engine
         st_crew *crew
         uint32_t workers
         st_wait_policy wait

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define ST_MAGIC 0x3142552d41525453ull /* "STRA-UB1" */
-#define ST_ABI_VERSION 1u
+#define ST_ABI_VERSION 2u
 #define ST_LINE 64u
 #define ST_PAGE_SHIFT 21u
 #define ST_PAGE_BYTES (1ull << ST_PAGE_SHIFT)
@@ -85,7 +85,8 @@ struct st_die {
     uint64_t pages_reserved; /* pages of HBM in use */
     uint64_t pages_top;      /* entries of its page table that have memory under them */
     uint64_t reclaim_due;    /* log records that readers must pass before it can reuse frames; 0: none */
-    uint8_t pad1[32];
+    uint64_t sdma;           /* address of its struct st_sdma; 0: it takes no descriptors */
+    uint8_t pad1[24];
     /* line 2: written by whoever sees it */
     uint32_t dead;
     uint8_t pad2[60];
@@ -101,6 +102,7 @@ struct st_die {
     uint8_t pad4[56];
 };
 _Static_assert(offsetof(struct st_die, log_head) == 64, "abi");
+_Static_assert(offsetof(struct st_die, sdma) == 96, "abi");
 _Static_assert(offsetof(struct st_die, dead) == 128, "abi");
 _Static_assert(offsetof(struct st_die, op_group) == 192, "abi");
 _Static_assert(offsetof(struct st_die, bell) == 256, "abi");

@@ -8,9 +8,9 @@
 #define ST_CREW_H
 
 #include <pthread.h>
-#include <signal.h>
 
 #include "st_exec.h"
+#include "st_thread.h"
 
 #define ST_CREW_MOST 64u
 
@@ -37,21 +37,6 @@ struct st_crew {
 };
 
 static inline size_t st_crew_bytes(void) { return sizeof(struct st_crew); }
-
-/* Signals are for the program's own threads: one that is delivered to a thread of
- * ours would not end a sleep of the main thread.  Faults of the thread itself stay.
- * Around pthread_create; *before is what to go back to. */
-static inline void st_thread_signals(sigset_t *before)
-{
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
-    sigset_t all;
-    size_t i;
-
-    sigfillset(&all);
-    for (i = 0; i < sizeof faults / sizeof *faults; i++)
-        sigdelset(&all, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &all, before);
-}
 
 /* The first thread that cannot go on says so; the others stop at their next unit. */
 static inline void st_crew_give_up(struct st_crew *crew, struct st_group *g, int status)

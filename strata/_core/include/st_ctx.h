@@ -128,6 +128,8 @@ struct st_ctx {
     st_reduce_fn *reduce; /* the kernels are compiled once, elsewhere */
     st_reduce_partial_fn *reduce_partial;
     st_accumulate_fn *accumulate;
+    struct st_hold *hold; /* ranges that the DMA thread is at; NULL: there is none */
+    struct st_engine *engine; /* the DMA thread, its events and rings; NULL: not made yet */
     struct st_crew *crew; /* threads that run cores beside the caller; NULL: none */
     uint32_t workers;     /* that run an operation's cores, the caller included */
     /* tests replace this */

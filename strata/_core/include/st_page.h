@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "st_hold.h"
 #include "st_quarantine.h"
 
 static inline uint64_t st_page_va(const struct st_ctx *ctx, uint64_t at)
@@ -52,6 +53,7 @@ static inline uint64_t st_pages_run(const uint64_t *words, uint64_t at, uint64_t
 static inline int st_pages_clear(struct st_ctx *ctx, uint64_t at, uint64_t n, uint64_t due)
 {
     uint64_t *table = st_table(ctx, ctx->rank), *own = st_shadow(ctx, ctx->rank), i, k, run, w;
+    uint32_t still;
     int rc;
 
     for (i = at; i < at + n; i += run) {
@@ -59,12 +61,15 @@ static inline int st_pages_clear(struct st_ctx *ctx, uint64_t at, uint64_t n, ui
         run = st_pages_run(table, i, at + n);
         if (ST_PTE_STATE(w) == ST_PAGE_FREE)
             continue;
+        still = st_still_begin(ctx, st_page_va(ctx, i), run);
         rc = st_unmap_range(ctx, st_page_va(ctx, i), run);
+        for (k = i; k < i + run && rc == ST_OK; k++)
+            own[k] = ST_PTE(0, ST_PTE_GEN(own[k]) + 1, ST_PAGE_FREE);
+        if (rc == ST_OK)
+            st_pages_publish(ctx, i, run);
+        st_still_end(ctx, still);
         if (rc != ST_OK)
             return rc;
-        for (k = i; k < i + run; k++)
-            own[k] = ST_PTE(0, ST_PTE_GEN(own[k]) + 1, ST_PAGE_FREE);
-        st_pages_publish(ctx, i, run);
         if (st_frame_own(ctx, ST_PTE_FRAME(w)))
             st_frames_refer(ctx, ST_PTE_FRAME(w) - ctx->rank * ctx->hbm_pages, run, -1, due);
         st_count(&ctx->count.pages_unmapped, run);

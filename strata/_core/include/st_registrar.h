@@ -10,9 +10,8 @@
 #ifndef ST_REGISTRAR_H
 #define ST_REGISTRAR_H
 
-#include <signal.h>
-
 #include "st_export.h"
+#include "st_thread.h"
 
 #define ST_REGISTRAR_STACK (256u << 10)
 #define ST_RECHECK_NS 20000000ull /* between looks at readers that are late, or dead */
@@ -94,7 +93,7 @@ static void *st_registrar_main(void *arg)
 /* Starts the thread of a die that has joined.  ST_ESYS: errno says why. */
 static inline int st_registrar_begin(struct st_ctx *ctx)
 {
-    sigset_t all, before;
+    sigset_t before;
     pthread_attr_t attr;
     int rc;
 
@@ -103,8 +102,7 @@ static inline int st_registrar_begin(struct st_ctx *ctx)
     st_store_release_32(&ctx->registrar_stop, 0); /* pairs with st_registrar_main */
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, ST_REGISTRAR_STACK);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the main thread */
+    st_thread_signals(&before);
     rc = pthread_create(&ctx->registrar, &attr, st_registrar_main, ctx);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);

@@ -23,18 +23,23 @@ static inline int st_page_maps(uint64_t word)
 static inline int st_shadow_drop(struct st_ctx *ctx, uint32_t die, uint64_t i, uint64_t word)
 {
     uint64_t *shadow = st_shadow(ctx, die), had = st_load_relaxed_64(&shadow[i]);
+    uint32_t still = ST_STILL_MOST;
     int rc;
 
     st_ready_set(ctx, die, i, 0);
     if (st_page_maps(had)) {
+        still = st_still_begin(ctx, st_segment(ctx, die) + (i << ST_PAGE_SHIFT), 1);
         rc = ctx->shared_window ? ST_OK : st_unmap_range(ctx, st_segment(ctx, die) + (i << ST_PAGE_SHIFT), 1);
-        if (rc != ST_OK)
+        if (rc != ST_OK) {
+            st_still_end(ctx, still);
             return rc;
+        }
         st_count(&ctx->count.shadow_unmaps, 1);
     }
     if (st_page_maps(word)) /* it is not mapped: another generation, which no word ever has again */
         word = ST_PTE(0, ST_PTE_GEN(word) - 1, ST_PAGE_FREE);
     st_store_relaxed_64(&shadow[i], word);
+    st_still_end(ctx, still);
     return ST_OK;
 }
 
@@ -44,19 +49,19 @@ static inline int st_shadow_drop(struct st_ctx *ctx, uint32_t die, uint64_t i, u
 static inline int st_shadow_map(struct st_ctx *ctx, uint32_t die, uint64_t i, uint64_t run, uint64_t first)
 {
     uint64_t *table = st_table(ctx, die), *shadow = st_shadow(ctx, die), k, w;
-    uint32_t state = ST_PTE_STATE(first);
+    uint32_t state = ST_PTE_STATE(first), still;
     int rc;
 
     if (!ST_PTE_FOREIGN(first) && ST_PTE_FRAME(first) + run > (uint64_t)ctx->ndies * ctx->hbm_pages)
         return ST_ECORRUPT;
+    /* The DMA thread must not be half way through what another mapping takes the place of. */
+    still = st_still_begin(ctx, st_segment(ctx, die) + (i << ST_PAGE_SHIFT), run);
     if (ST_PTE_FOREIGN(first))
         rc = st_foreign_map(ctx, die, st_segment(ctx, die) + (i << ST_PAGE_SHIFT), first);
     else
         rc = st_map_frames(ctx, st_segment(ctx, die) + (i << ST_PAGE_SHIFT), ST_PTE_FRAME(first), run,
                            state == ST_PAGE_READ ? PROT_READ : PROT_READ | PROT_WRITE, 0);
-    if (rc != ST_OK)
-        return rc;
-    for (k = i; k < i + run; k++) {
+    for (k = i; k < i + run && rc == ST_OK; k++) {
         w = st_load_acquire_64(&table[k]); /* pairs with st_pages_publish */
         /* Changed while it was mapped: the next check will see the difference,
          * and that something is mapped here. */
@@ -66,6 +71,9 @@ static inline int st_shadow_map(struct st_ctx *ctx, uint32_t die, uint64_t i, ui
         st_store_relaxed_64(&shadow[k], w);
         st_ready_set(ctx, die, k, state == ST_PAGE_MAPPED);
     }
+    st_still_end(ctx, still);
+    if (rc != ST_OK)
+        return rc;
     st_count(&ctx->count.shadow_maps, run);
     st_count(&ctx->count.shadow_map_calls, 1);
     return ST_OK;

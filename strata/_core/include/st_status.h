@@ -21,7 +21,10 @@ enum st_status {
     ST_AGAIN = 14,       /* not done yet; call again */
     ST_EMAPS = 15,       /* the kernel refuses another mapping */
     ST_EFILE = 16,       /* a file that a peer has registered cannot be opened here */
-    ST_NSTATUS = 17
+    ST_ECANCELED = 17,   /* not executed: given up, or what it depends on has failed */
+    ST_EDEADLOCK = 18,   /* gates of rings wait for each other */
+    ST_EFULL = 19,       /* a ring is full, or there are as many as there may be */
+    ST_NSTATUS = 20
 };
 
 #endif

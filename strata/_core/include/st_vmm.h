@@ -106,12 +106,14 @@ static inline int st_vmm_map(struct st_ctx *ctx, uint64_t va, const uint64_t *wo
 static inline int st_vmm_unmap(struct st_ctx *ctx, uint64_t va, uint64_t npages)
 {
     uint64_t *own = st_shadow(ctx, ctx->rank), at, i, k, run, due, frame;
+    uint32_t still;
     int rc;
 
     if (!st_is_die(ctx))
         return ST_ENOJOB;
     pthread_mutex_lock(&ctx->lock);
     rc = st_vmm_within(ctx, va, npages, 1, &at);
+    still = rc == ST_OK ? st_still_begin(ctx, va, npages) : ST_STILL_MOST;
     if (rc == ST_OK)
         rc = st_unmap_range(ctx, va, npages); /* in one call, which has effect or has none */
     due = st_log_head(ctx, ctx->rank) + 1;
@@ -124,6 +126,7 @@ static inline int st_vmm_unmap(struct st_ctx *ctx, uint64_t va, uint64_t npages)
         if (st_frame_own(ctx, frame))
             st_frames_refer(ctx, frame - ctx->rank * ctx->hbm_pages, run, -1, due);
     }
+    st_still_end(ctx, still);
     if (rc == ST_OK) {
         st_count(&ctx->count.pages_unmapped, npages);
         st_log_append(ctx, ST_LOG_UNMAP, va, npages);
@@ -157,6 +160,7 @@ static inline int st_vmm_access(struct st_ctx *ctx, uint64_t va, uint64_t npages
 {
     uint64_t *own = st_shadow(ctx, ctx->rank), at, i, k, run;
     int rc, changed = 0, lost = 0, had;
+    uint32_t still;
 
     *done = 0;
     if (!st_is_die(ctx))
@@ -165,6 +169,7 @@ static inline int st_vmm_access(struct st_ctx *ctx, uint64_t va, uint64_t npages
         return ST_EINVAL;
     pthread_mutex_lock(&ctx->lock);
     rc = st_vmm_within(ctx, va, npages, 1, &at);
+    still = rc == ST_OK ? st_still_begin(ctx, va, npages) : ST_STILL_MOST;
     for (i = at; rc == ST_OK && i < at + npages; i += run) {
         run = st_pages_run(own, i, at + npages);
         rc = st_vmm_protect(ctx, st_page_va(ctx, i), own[i], run, state);
@@ -183,6 +188,7 @@ static inline int st_vmm_access(struct st_ctx *ctx, uint64_t va, uint64_t npages
         st_pages_publish(ctx, at, *done);
         st_log_append(ctx, lost ? ST_LOG_UNMAP : ST_LOG_MAP, va, *done);
     }
+    st_still_end(ctx, still);
     pthread_mutex_unlock(&ctx->lock);
     return rc;
 }

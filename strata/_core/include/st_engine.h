@@ -1,0 +1,219 @@
+/* A die's DMA engine, outside shared memory: events, and what it keeps of each ring. */
+#ifndef ST_ENGINE_H
+#define ST_ENGINE_H
+
+#include "st_hold.h"
+#include "st_sdma.h"
+
+#define ST_SDMA_EVENTS 8192u
+#define ST_CYCLE_MOST 16u
+
+/* Something that a host thread waits for.  Number 0 is none. */
+struct st_event {
+    uint64_t count;     /* how often it has been notified */
+    uint32_t status;    /* of the first descriptor of its chains that failed; ST_OK: none */
+    uint32_t cancel;    /* nonzero: its chains end with this status */
+    uint32_t used;
+    uint32_t wake_word; /* futex, of waiters */
+    uint32_t sleepers;
+    uint32_t pad;
+    uint32_t *also_word; /* another futex to wake, where a waiter waits for other things, too; NULL */
+    uint32_t *also_sleepers;
+    /* the descriptor that failed; written before `status` */
+    uint32_t ring;
+    uint32_t ncycle;
+    uint64_t index;
+    struct st_descriptor failed;
+    struct st_gate { /* with ST_EDEADLOCK: the gates of the cycle */
+        uint32_t die, ring;
+        uint64_t va, value;
+    } cycle[ST_CYCLE_MOST];
+};
+
+struct st_engine_counters {
+    uint64_t descriptors, bytes, failed, doorbells, sleeps, gates, calls, notifies;
+};
+
+struct st_engine {
+    struct st_ctx *ctx;
+    struct st_sdma *shared;
+    struct st_hold hold;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of opening and closing rings, and of events' `used` */
+    uint32_t runs;        /* there is a thread */
+    uint32_t stop;        /* everything ends with ST_ENOJOB */
+    uint64_t timeout_ns;  /* of gates that name none */
+    uint64_t linger_ns;   /* that the thread yields, when it has nothing to do, before it sleeps */
+    uint64_t openings;
+    uint32_t next_event;  /* there is no free one before it */
+    uint32_t turn;        /* ring that comes first in the next round */
+    uint64_t active[ST_SDMA_RINGS / 64]; /* rings that have something, as far as the thread knows */
+    uint64_t nranges;     /* what the descriptor in hand touches */
+    struct st_range ranges[ST_HOLD_MOST];
+    struct st_sdma_operand operands[2 * ST_MAX_DIES];
+    void *pointers[2 * ST_MAX_DIES];
+    struct st_engine_counters count;
+    struct st_engine_ring {
+        uint64_t at;          /* its struct st_ring; 0: none */
+        uint64_t head;
+        uint64_t done;        /* in a call: descriptors of its list behind it */
+        uint64_t gated_ns;    /* since when the gate at the head is shut; 0: it is not at one */
+        uint64_t looked_ns;   /* last slow look at that gate */
+        uint32_t depth;
+        uint32_t status;      /* of the chain */
+    } rings[ST_SDMA_RINGS];
+    struct st_event events[ST_SDMA_EVENTS];
+};
+
+static inline size_t st_engine_bytes(void) { return sizeof(struct st_engine); }
+
+static inline int st_engine_init(struct st_engine *e, struct st_ctx *ctx, uint64_t timeout_ns)
+{
+    e->ctx = ctx; /* the memory is zeroed */
+    e->timeout_ns = timeout_ns;
+    e->linger_ns = 50000;
+    return pthread_mutex_init(&e->lock, NULL) == 0 ? ST_OK : ST_ESYS;
+}
+
+/* Makes zeroed fabric memory of this die what peers find its rings by. */
+static inline void st_engine_open(struct st_engine *e, struct st_sdma *shared)
+{
+    uint32_t i;
+
+    e->shared = shared;
+    e->stop = 0;
+    for (i = 0; i < ST_SDMA_RINGS; i++)
+        e->rings[i].at = 0;
+    memset(e->active, 0, sizeof e->active);
+    e->ctx->hold = &e->hold;
+    shared->magic = ST_SDMA_MAGIC;
+    shared->open = 1;
+    st_store_release_64(&e->ctx->dies[e->ctx->rank].sdma, (uint64_t)(uintptr_t)shared); /* pairs with st_sdma_of */
+}
+
+/* Opens a ring in zeroed fabric memory of st_ring_bytes(depth); its first descriptor has index `first`.
+ * ST_EFULL: there are ST_SDMA_RINGS. */
+static inline int st_engine_add(struct st_engine *e, struct st_ring *r, uint32_t depth, uint64_t first, uint32_t *index)
+{
+    uint32_t i = 0;
+
+    if (!depth || depth & (depth - 1) || depth > 1u << 20)
+        return ST_EINVAL;
+    pthread_mutex_lock(&e->lock);
+    while (i < ST_SDMA_RINGS && e->rings[i].at)
+        i++;
+    if (i < ST_SDMA_RINGS) {
+        r->magic = ST_SDMA_MAGIC;
+        r->depth = depth;
+        r->index = *index = i;
+        r->lock = 0;
+        r->head = r->tail = first;
+        r->failed = 0;
+        e->rings[i] = (struct st_engine_ring){.head = first, .depth = depth};
+        st_store_release_64(&e->rings[i].at, (uint64_t)(uintptr_t)r); /* pairs with st_engine_gather */
+        st_store_release_64(&r->opened, ++e->openings); /* pairs with st_lane_attach */
+        st_store_release_64(&e->shared->rings[i], (uint64_t)(uintptr_t)r); /* pairs with st_lane_attach */
+    }
+    pthread_mutex_unlock(&e->lock);
+    return i < ST_SDMA_RINGS ? ST_OK : ST_EFULL;
+}
+
+/* Closes a ring that is drained, and to which nobody submits; its memory is the caller's again, but peers may still
+ * look at it.  ST_AGAIN: it is not empty. */
+static inline int st_engine_remove(struct st_engine *e, uint32_t index)
+{
+    struct st_engine_ring *r = &e->rings[index];
+    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
+    int rc = ST_OK;
+
+    pthread_mutex_lock(&e->lock);
+    if (!ring) {
+        rc = ST_EINVAL;
+    } else if (e->runs && st_load_acquire_64(&ring->head) != st_load_acquire_64(&ring->tail)) {
+        rc = ST_AGAIN; /* pairs with st_ring_pass, st_lane_ring */
+    } else {
+        st_store_release_64(&ring->opened, 0); /* pairs with st_lane_open */
+        st_store_release_64(&e->shared->rings[index], 0); /* pairs with st_lane_attach */
+        st_store_release_64(&r->at, 0); /* pairs with st_engine_gather */
+    }
+    pthread_mutex_unlock(&e->lock);
+    return rc;
+}
+
+/* ---- events --------------------------------------------------------------------------- */
+
+/* A free event, made new; 0: there is none. */
+static inline uint32_t st_event_take(struct st_engine *e, uint32_t *also_word, uint32_t *also_sleepers)
+{
+    uint32_t k, found = 0;
+
+    pthread_mutex_lock(&e->lock);
+    for (k = e->next_event ? e->next_event : 1; k < ST_SDMA_EVENTS && !found; k++)
+        found = e->events[k].used ? 0 : k;
+    e->next_event = k;
+    if (found) {
+        struct st_event *v = &e->events[found];
+
+        memset(v, 0, sizeof *v);
+        v->also_word = also_word;
+        v->also_sleepers = also_sleepers;
+        st_store_release_32(&v->used, 1); /* pairs with st_event_notify */
+    }
+    pthread_mutex_unlock(&e->lock);
+    return found;
+}
+
+/* Gives an event back, when nothing in a ring names it any more. */
+static inline void st_event_give(struct st_engine *e, uint32_t event)
+{
+    pthread_mutex_lock(&e->lock);
+    st_store_release_32(&e->events[event].used, 0); /* pairs with st_event_notify */
+    e->next_event = event < e->next_event ? event : e->next_event;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static inline uint64_t st_event_count(const struct st_engine *e, uint32_t event)
+{
+    return st_load_acquire_64(&e->events[event].count); /* pairs with st_event_notify */
+}
+
+static inline int st_event_status(const struct st_engine *e, uint32_t event)
+{
+    return (int)st_load_acquire_32(&e->events[event].status); /* pairs with st_event_fail */
+}
+
+/* The DMA thread: the event happens. */
+static inline void st_event_notify(struct st_engine *e, uint32_t event)
+{
+    struct st_event *v = &e->events[event];
+
+    if (!event || !st_load_acquire_32(&v->used)) /* pairs with st_event_take */
+        return;
+    st_add_seqcst_64(&v->count, 1); /* pairs with st_event_count */
+    st_wake(&v->wake_word, &v->sleepers);
+    if (v->also_word)
+        st_wake(v->also_word, v->also_sleepers);
+}
+
+/* Ends the chains of an event: what has not been executed yet is not, and they are notified with `status`. */
+static inline void st_event_cancel(struct st_engine *e, uint32_t event, int status)
+{
+    st_store_seqcst_32(&e->events[event].cancel, (uint32_t)status); /* pairs with st_engine_cancelled */
+    st_wake(&e->shared->bell, &e->shared->bell_sleepers);
+}
+
+/* Waits until an event has been notified `count` times.  ST_AGAIN now and then: the caller looks at what else
+ * may have happened. */
+static inline int st_event_wait(struct st_engine *e, uint32_t event, uint64_t count, struct st_waiter *w)
+{
+    int rc = ST_OK;
+
+    while (st_event_count(e, event) < count) {
+        rc = st_wait_step(w);
+        if (rc != ST_OK)
+            return rc;
+    }
+    return ST_OK;
+}
+
+#endif

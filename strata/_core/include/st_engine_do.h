@@ -1,0 +1,208 @@
+/* What a descriptor does. */
+#ifndef ST_ENGINE_DO_H
+#define ST_ENGINE_DO_H
+
+#include "st_copy.h"
+#include "st_engine_reach.h"
+#include "st_exec_plan.h"
+
+/* ---- data -------------------------------------------------------------------------------- */
+
+static inline int st_apart(const void *a, const void *b, uint64_t bytes, int may_be_equal)
+{
+    uint64_t p = (uint64_t)(uintptr_t)a, q = (uint64_t)(uintptr_t)b;
+
+    return (p == q && may_be_equal) || p + bytes <= q || q + bytes <= p;
+}
+
+/* Sizes and operator of a reduction, before anything of it is touched. */
+static inline int st_engine_reducible(const struct st_descriptor *d)
+{
+    uint32_t size = (uint32_t)st_dtype_size(d->dtype);
+
+    if (!size || d->dtype == ST_RAW || d->bytes % size || d->op >= ST_NOPS)
+        return ST_EINVAL;
+    if (!st_reduce_supported(d->dtype, d->op))
+        return ST_EUNSUPPORTED;
+    if (d->type != ST_SDMA_ACCUMULATE)
+        return ST_OK;
+    if (!st_accumulate_width(d->dtype, d->op))
+        return ST_EUNSUPPORTED;
+    return d->dst % st_accumulate_width(d->dtype, d->op) ? ST_EINVAL : ST_OK;
+}
+
+static inline uint64_t st_sdma_operand_bytes(const struct st_descriptor *d, const struct st_sdma_operand *o)
+{
+    return o->flags & ST_OPERAND_PARTIAL
+               ? d->bytes / (uint64_t)st_dtype_size(d->dtype) * st_partial_bytes(d->dtype, d->op)
+               : d->bytes;
+}
+
+/* Pointers of a list's operands, held; ST_EINVAL if a target is neither apart from an operand nor the very same. */
+static inline int st_engine_operands(struct st_engine *e, const struct st_descriptor *d)
+{
+    uint32_t nsrc = ST_SDMA_NSRC(d->value), n = nsrc + ST_SDMA_NDST(d->value), i, k;
+    const struct st_sdma_operand *o = e->operands;
+    int rc;
+
+    for (i = nsrc; i < n; i++)
+        for (k = 0; k < n; k++) {
+            uint64_t a = st_sdma_operand_bytes(d, &o[i]), b = st_sdma_operand_bytes(d, &o[k]);
+
+            if (k != i && !(k < nsrc && o[i].va == o[k].va && a == b) && o[i].va < o[k].va + b && o[k].va < o[i].va + a)
+                return ST_EINVAL;
+        }
+    do {
+        e->nranges = 0;
+        for (i = 0, rc = ST_OK; i < n && rc == ST_OK; i++) {
+            if (o[i].flags & ~(uint32_t)ST_OPERAND_PARTIAL)
+                return ST_EINVAL;
+            rc = st_engine_reach(e, o[i].va, st_sdma_operand_bytes(d, &o[i]), o[i].generation, i >= nsrc);
+            e->pointers[i] = (void *)(uintptr_t)o[i].va;
+        }
+        rc = rc == ST_OK ? st_engine_take(e) : rc;
+    } while (rc == ST_AGAIN);
+    return rc;
+}
+
+static inline int st_engine_reduce_list(struct st_engine *e, const struct st_descriptor *d)
+{
+    uint32_t nsrc = ST_SDMA_NSRC(d->value), ndst = ST_SDMA_NDST(d->value), total = ST_SDMA_TOTAL(d->value), i;
+    uint64_t partial[2][ST_MAX_DIES / 64], count = d->bytes / (uint64_t)st_dtype_size(d->dtype);
+    uint32_t any = total;
+    int rc;
+
+    if (!nsrc || !ndst || nsrc > ST_MAX_DIES || ndst > ST_MAX_DIES)
+        return ST_EINVAL;
+    rc = st_engine_fetch(e, e->operands, d->src, (nsrc + ndst) * sizeof *e->operands, d->src_gen);
+    if (rc == ST_OK)
+        rc = st_engine_operands(e, d);
+    if (rc != ST_OK)
+        return rc;
+    memset(partial, 0, sizeof partial);
+    for (i = 0; i < nsrc + ndst; i++) {
+        uint32_t k = i < nsrc ? i : i - nsrc;
+
+        any |= e->operands[i].flags;
+        partial[i >= nsrc][k >> 6] |= (uint64_t)(e->operands[i].flags & 1) << (k & 63);
+    }
+    if (any)
+        rc = e->ctx->reduce_partial(d->dtype, d->op, e->pointers + nsrc, (int)ndst, partial[1],
+                                    (const void *const *)e->pointers, (int)nsrc, partial[0], (int)total, count);
+    else
+        rc = e->ctx->reduce(d->dtype, d->op, e->pointers + nsrc, (int)ndst, (const void *const *)e->pointers,
+                            (int)nsrc, count, !!(d->flags & ST_SDMA_NT));
+    st_hold_none(&e->hold);
+    return rc;
+}
+
+static inline void st_fill(uint8_t *dst, uint64_t bytes, uint64_t value)
+{
+    uint64_t done = bytes < 8 ? bytes : 8;
+
+    memcpy(dst, &value, done);
+    for (; done < bytes; done *= 2)
+        memcpy(dst + done, dst, bytes - done < done ? bytes - done : done);
+}
+
+/* Copies, reductions and fills. */
+static inline int st_engine_move(struct st_engine *e, const struct st_descriptor *d)
+{
+    void *src = (void *)(uintptr_t)d->src, *dst = (void *)(uintptr_t)d->dst;
+    const void *both[2] = {dst, src};
+    uint64_t *flag, count;
+    int rc = ST_OK;
+
+    if (d->bytes > ST_SDMA_MOST)
+        return ST_EINVAL;
+    if (d->type == ST_SDMA_REDUCE || d->type == ST_SDMA_ACCUMULATE)
+        rc = st_engine_reducible(d);
+    if (rc != ST_OK || !d->bytes)
+        return rc;
+    st_count(&e->count.bytes, d->bytes);
+    if (d->type == ST_SDMA_REDUCE && d->flags & ST_SDMA_LIST)
+        return st_engine_reduce_list(e, d);
+    if (d->type != ST_SDMA_FILL && !st_apart(src, dst, d->bytes, 1))
+        return ST_EINVAL;
+    rc = st_engine_hold(e, d, &flag);
+    if (rc != ST_OK)
+        return rc;
+    count = d->type == ST_SDMA_COPY || d->type == ST_SDMA_FILL ? 0 : d->bytes / (uint64_t)st_dtype_size(d->dtype);
+    if (d->type == ST_SDMA_COPY)
+        st_copy(dst, src, d->bytes, !!(d->flags & ST_SDMA_NT));
+    else if (d->type == ST_SDMA_FILL)
+        st_fill(dst, d->bytes, d->value);
+    else if (d->type == ST_SDMA_REDUCE)
+        rc = e->ctx->reduce(d->dtype, d->op, &dst, 1, both, 2, count, !!(d->flags & ST_SDMA_NT));
+    else
+        rc = e->ctx->accumulate(d->dtype, d->op, dst, src, count);
+    st_hold_none(&e->hold);
+    return rc;
+}
+
+/* ---- flags ---------------------------------------------------------------------------------- */
+
+/* Rings the DMA thread of the die that has the flag, and whoever sleeps on the futex before it. */
+static inline void st_engine_tell(struct st_engine *e, const struct st_descriptor *d, uint64_t *flag)
+{
+    uint32_t *word = (uint32_t *)(void *)flag - d->wake;
+    int64_t owner = d->flags & ST_SDMA_WORLD ? -1 : st_owner(e->ctx, d->dst);
+    struct st_sdma *of;
+
+    if (d->wake)
+        st_wake(word, word + 1);
+    if (owner >= 0 && (uint32_t)owner != e->ctx->rank && st_load_relaxed_64(&e->ctx->dies[owner].sdma)) {
+        st_hold_none(&e->hold); /* looking for it may map */
+        of = st_sdma_of(e->ctx, (uint32_t)owner);
+        if (of)
+            st_wake(&of->bell, &of->bell_sleepers);
+    }
+}
+
+/* A flag; of a chain that has failed (status), the poison. */
+static inline int st_engine_flag(struct st_engine *e, const struct st_descriptor *d, int status)
+{
+    uint64_t *flag, *counter = (uint64_t *)(uintptr_t)d->src;
+    int rc;
+
+    if (status != ST_OK && d->flags & ST_SDMA_SILENT)
+        return ST_OK;
+    rc = st_engine_hold(e, d, &flag);
+    if (rc != ST_OK)
+        return rc;
+    if (status != ST_OK) {
+        st_store_seqcst_64(flag, ST_SDMA_POISON | (uint64_t)status); /* pairs with st_engine_gate */
+    } else if (d->type == ST_SDMA_WRITE) {
+        st_store_seqcst_64(flag, d->value); /* pairs with st_engine_gate */
+    } else if (d->type == ST_SDMA_ADD) {
+        if (!(st_load_acquire_64(flag) & ST_SDMA_POISON)) /* pairs with st_engine_flag */
+            st_add_seqcst_64(flag, d->value); /* pairs with st_engine_gate */
+    } else if (st_add_acq_rel_64(counter, 1) + 1 == d->bytes) { /* pairs with itself, in other dies */
+        st_store_seqcst_64(flag, d->value); /* pairs with st_engine_gate */
+    } else {
+        st_hold_none(&e->hold);
+        return ST_OK;
+    }
+    st_engine_tell(e, d, flag);
+    st_hold_none(&e->hold);
+    return ST_OK;
+}
+
+/* ST_AGAIN: the flag has not come to the value.  A poisoned one gives the status that it was poisoned with. */
+static inline int st_engine_gate(struct st_engine *e, const struct st_descriptor *d)
+{
+    uint64_t *flag, value;
+    int rc = st_engine_hold(e, d, &flag);
+
+    if (rc != ST_OK)
+        return rc;
+    value = st_load_acquire_64(flag); /* pairs with st_engine_flag */
+    st_hold_none(&e->hold);
+    if (value & ST_SDMA_POISON && !(d->value & ST_SDMA_POISON)) {
+        value &= 0xff;
+        return value && value < ST_NSTATUS && value != ST_AGAIN ? (int)value : ST_ECORRUPT;
+    }
+    return value >= d->value ? ST_OK : ST_AGAIN;
+}
+
+#endif

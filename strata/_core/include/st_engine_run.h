@@ -1,0 +1,230 @@
+/* The DMA thread's rounds: rings that have been rung have their turns. */
+#ifndef ST_ENGINE_RUN_H
+#define ST_ENGINE_RUN_H
+
+#include "st_engine_do.h"
+
+#define ST_TURN_DESCRIPTORS 64u      /* of one ring, before others have their turn */
+#define ST_TURN_BYTES (4ull << 20)
+
+enum st_turn { ST_TURN_EMPTY = 0, ST_TURN_GATED = 1, ST_TURN_MORE = 2 };
+
+/* Nonzero: the status that everything ends with. */
+static inline int st_engine_cancelled(const struct st_engine *e, uint32_t event)
+{
+    if (st_load_acquire_32(&e->stop)) /* pairs with st_engine_end */
+        return ST_ENOJOB;
+    if (!event || event >= ST_SDMA_EVENTS)
+        return ST_OK;
+    return (int)st_load_acquire_32(&e->events[event].cancel); /* pairs with st_event_cancel */
+}
+
+/* Its event hears of it, if it is the first that does. */
+static inline void st_event_fail(struct st_engine *e, const struct st_engine_ring *r, const struct st_descriptor *d,
+                                 int status)
+{
+    struct st_event *v = &e->events[d->event < ST_SDMA_EVENTS ? d->event : 0];
+
+    if (v == e->events || st_load_relaxed_32(&v->status) != ST_OK)
+        return;
+    v->ring = ((const struct st_ring *)(uintptr_t)r->at)->index;
+    v->index = r->head;
+    v->failed = *d;
+    st_store_release_32(&v->status, (uint32_t)status); /* pairs with st_event_status */
+}
+
+/* The chain of r has failed at d. */
+static inline void st_ring_fail(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *d, int status)
+{
+    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
+
+    r->status = (uint32_t)status;
+    st_count(&e->count.failed, 1);
+    ring->failed_index = r->head;
+    ring->failed_status = (uint32_t)status;
+    st_store_release_64(&ring->failed, ring->failed + 1); /* pairs with nothing: for people */
+    st_event_fail(e, r, d, status);
+}
+
+/* A gate that is shut: has it been so for too long? */
+static inline int st_engine_patience(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *d)
+{
+    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
+    uint64_t now = st_now_ns(), limit = d->bytes ? d->bytes : e->timeout_ns;
+
+    if (!r->gated_ns) {
+        r->gated_ns = r->looked_ns = now;
+        st_count(&e->count.gates, 1);
+        st_store_release_64(&ring->gated_ns, now); /* pairs with nothing: for inspectors */
+    }
+    return now - r->gated_ns >= limit ? ST_ETIMEOUT : ST_AGAIN;
+}
+
+/* Executes one descriptor of a ring.  ST_AGAIN: it is a gate, and shut.  Whatever else: it is done, its
+ * status if it failed or was not executed. */
+static inline int st_engine_do(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *d)
+{
+    int status = (int)r->status, rc, cancel = st_engine_cancelled(e, d->event);
+
+    if (status == ST_OK && cancel != ST_OK) {
+        st_ring_fail(e, r, d, cancel);
+        status = cancel;
+    }
+    switch (d->type) {
+    case ST_SDMA_WRITE:
+    case ST_SDMA_ADD:
+    case ST_SDMA_COUNT:
+        rc = st_engine_flag(e, d, status);
+        break;
+    case ST_SDMA_NOTIFY:
+        st_count(&e->count.notifies, 1);
+        if (d->event == 0 || d->event >= ST_SDMA_EVENTS)
+            return ST_EINVAL;
+        if (status != ST_OK)
+            st_event_fail(e, r, d, status);
+        st_event_notify(e, d->event);
+        return status;
+    case ST_SDMA_NOP:
+        rc = ST_OK;
+        break;
+    case ST_SDMA_COPY:
+    case ST_SDMA_REDUCE:
+    case ST_SDMA_ACCUMULATE:
+    case ST_SDMA_FILL:
+        rc = status == ST_OK ? st_engine_move(e, d) : ST_ECANCELED;
+        break;
+    case ST_SDMA_GATE:
+        rc = status == ST_OK ? st_engine_gate(e, d) : ST_ECANCELED;
+        if (rc == ST_AGAIN)
+            rc = st_engine_patience(e, r, d);
+        break;
+    default:
+        rc = ST_EINVAL;
+    }
+    if (rc != ST_OK && rc != ST_AGAIN && status == ST_OK)
+        st_ring_fail(e, r, d, rc);
+    return rc;
+}
+
+/* The next descriptor of the list of a call; ST_AGAIN also when there are more. */
+static inline int st_engine_call(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *call)
+{
+    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
+    struct st_descriptor d;
+    int rc = ST_OK;
+
+    if (call->bytes > ST_SDMA_MOST)
+        rc = ST_EINVAL;
+    if (rc == ST_OK && r->done < call->bytes) {
+        rc = st_engine_fetch(e, &d, call->src + r->done * sizeof d, sizeof d, 0);
+        if (rc == ST_OK && r->done == 0 && call->src_gen &&
+            call->src_gen != st_sdma_generation(e->ctx, call->src, call->bytes * sizeof d))
+            rc = ST_EREG;
+    }
+    if (rc != ST_OK) {
+        if (r->status == ST_OK)
+            st_ring_fail(e, r, call, rc);
+        return rc;
+    }
+    if (r->done == call->bytes)
+        return (int)r->status;
+    if (d.flags & ST_SDMA_RELATIVE)
+        d.value += call->value;
+    d.event = call->event;
+    if (d.type == ST_SDMA_CALL || d.type == ST_SDMA_NOTIFY)
+        d.type = 0; /* no call calls, and it is the caller who is notified */
+    if (st_engine_do(e, r, &d) == ST_AGAIN && r->gated_ns)
+        return ST_AGAIN;
+    r->gated_ns = 0;
+    r->done++;
+    st_store_release_64(&ring->called, r->done); /* pairs with nothing: for inspectors */
+    return ST_AGAIN;
+}
+
+/* The descriptor at the head is done. */
+static inline void st_ring_pass(struct st_engine *e, struct st_engine_ring *r, int status)
+{
+    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
+
+    st_count(&e->count.descriptors, 1);
+    st_ring_slot(ring, r->depth, r->head)->status = (uint32_t)status;
+    if (r->gated_ns)
+        st_store_release_64(&ring->gated_ns, 0); /* pairs with nothing: for inspectors */
+    r->gated_ns = r->done = 0;
+    st_store_seqcst_64(&ring->head, ++r->head); /* pairs with st_lane_room */
+    st_wake(&ring->room_word, &ring->room_sleepers);
+}
+
+/* One ring's turn. */
+static inline enum st_turn st_engine_turn(struct st_engine *e, struct st_engine_ring *r)
+{
+    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
+    uint64_t bytes = e->count.bytes, tail, k, done;
+    struct st_descriptor d;
+    int rc;
+
+    for (k = 0; k < ST_TURN_DESCRIPTORS && e->count.bytes - bytes < ST_TURN_BYTES; k++) {
+        tail = st_load_acquire_64(&ring->tail); /* pairs with st_lane_ring */
+        if (tail == r->head)
+            return ST_TURN_EMPTY;
+        d = *st_ring_slot(ring, r->depth, r->head);
+        if (d.flags & ST_SDMA_BEGIN && r->done == 0 && r->gated_ns == 0)
+            r->status = ST_OK;
+        if (tail - r->head > r->depth || d.commit != r->head + 1) {
+            if (tail - r->head > r->depth)
+                r->head = tail - 1; /* somebody has overwritten the ring: nothing in it means anything */
+            st_ring_fail(e, r, &d, ST_ECORRUPT);
+            st_ring_pass(e, r, ST_ECORRUPT);
+            continue;
+        }
+        done = r->done;
+        rc = d.type == ST_SDMA_CALL ? st_engine_call(e, r, &d) : st_engine_do(e, r, &d);
+        if (rc != ST_AGAIN)
+            st_ring_pass(e, r, rc);
+        else if (r->done == done)
+            return k ? ST_TURN_MORE : ST_TURN_GATED;
+    }
+    return ST_TURN_MORE;
+}
+
+/* Takes over which rings have been rung. */
+static inline void st_engine_gather(struct st_engine *e)
+{
+    uint32_t i;
+
+    for (i = 0; i < ST_SDMA_RINGS / 64; i++)
+        if (st_load_relaxed_64(&e->shared->pending[i]))
+            e->active[i] |= st_swap_acq_rel_64(&e->shared->pending[i], 0); /* pairs with st_lane_ring */
+}
+
+/* A turn for each ring that has something: the most that any did. */
+static inline enum st_turn st_engine_round(struct st_engine *e)
+{
+    enum st_turn most = ST_TURN_EMPTY, turn;
+    uint32_t k, i, first = e->turn;
+    uint64_t word;
+
+    st_engine_gather(e);
+    for (k = 0; k < ST_SDMA_RINGS; k++) {
+        i = (first + k) % ST_SDMA_RINGS;
+        word = e->active[i >> 6] >> (i & 63);
+        if (!word) {
+            k += 63 - (i & 63);
+            continue;
+        }
+        if (!(word & 1))
+            continue;
+        if (!st_load_acquire_64(&e->rings[i].at)) { /* pairs with st_engine_add, st_engine_remove */
+            e->active[i >> 6] &= ~(1ull << (i & 63));
+            continue;
+        }
+        turn = st_engine_turn(e, &e->rings[i]);
+        if (turn == ST_TURN_EMPTY)
+            e->active[i >> 6] &= ~(1ull << (i & 63));
+        most = turn > most ? turn : most;
+        e->turn = i + 1;
+    }
+    return most;
+}
+
+#endif

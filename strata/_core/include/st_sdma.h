@@ -1,0 +1,254 @@
+/* SDMA as a producer sees it: rings, and how descriptors come into them.
+ *
+ * Any die may put descriptors into any ring.  It takes the ring's lock, fills slots beyond
+ * `tail`, and moves `tail`: what is not behind it does not exist.  So of a producer that dies
+ * in between nothing is left but the lock, which the next one takes over. */
+#ifndef ST_SDMA_H
+#define ST_SDMA_H
+
+#include "st_abi_sdma.h"
+#include "st_live.h"
+#include "st_ready.h"
+
+/* A die's hold on a ring, its own or another die's. */
+struct st_lane {
+    struct st_ring *ring;
+    struct st_sdma *of;
+    uint64_t opened;
+    uint32_t die; /* whose DMA thread reads it */
+    uint32_t depth;
+    uint32_t index;
+    uint32_t pad;
+};
+
+/* What the page table says of a range now, in one number that is never 0: after the memory has
+ * been given back, it is another. */
+static inline uint32_t st_sdma_generation(const struct st_ctx *ctx, uint64_t va, uint64_t bytes)
+{
+    int64_t die = st_owner(ctx, va);
+    uint64_t offset, i, last;
+    uint32_t sum = 0;
+
+    if (die < 0 || !bytes)
+        return 0;
+    offset = va - st_segment(ctx, (uint32_t)die);
+    if (bytes > ctx->seg_bytes - offset)
+        return 0;
+    last = (offset + bytes - 1) >> ST_PAGE_SHIFT;
+    for (i = offset >> ST_PAGE_SHIFT; i <= last && i < st_table_top(ctx, (uint32_t)die); i++)
+        sum += ST_PTE_GEN(st_load_acquire_64(&st_table(ctx, (uint32_t)die)[i])) + 1; /* pairs with st_pages_publish */
+    return sum ? sum : 1;
+}
+
+/* Bytes that a descriptor reads at src and writes at dst; 0: that is no address of data. */
+static inline void st_sdma_extent(const struct st_descriptor *d, uint64_t *src, uint64_t *dst)
+{
+    *src = *dst = 0;
+    switch (d->type) {
+    case ST_SDMA_COPY:
+    case ST_SDMA_REDUCE:
+    case ST_SDMA_ACCUMULATE:
+        *src = *dst = d->bytes;
+        if (d->type == ST_SDMA_REDUCE && d->flags & ST_SDMA_LIST) {
+            *src = (ST_SDMA_NSRC(d->value) + ST_SDMA_NDST(d->value)) * sizeof(struct st_sdma_operand);
+            *dst = 0;
+        }
+        break;
+    case ST_SDMA_FILL:
+        *dst = d->bytes;
+        break;
+    case ST_SDMA_COUNT:
+        *src = 8;
+        *dst = d->flags & ST_SDMA_WORLD ? 0 : 8;
+        break;
+    case ST_SDMA_WRITE:
+    case ST_SDMA_ADD:
+        *dst = d->flags & ST_SDMA_WORLD ? 0 : 8;
+        break;
+    case ST_SDMA_GATE:
+        *src = d->flags & ST_SDMA_WORLD ? 0 : 8;
+        break;
+    case ST_SDMA_CALL:
+        *src = d->bytes > ST_SDMA_MOST ? 0 : d->bytes * sizeof(struct st_descriptor);
+        break;
+    default:
+        break;
+    }
+}
+
+/* States which memory a descriptor means: if it is given back before the descriptor is executed,
+ * that fails with ST_EREG. */
+static inline void st_sdma_seal(const struct st_ctx *ctx, struct st_descriptor *d)
+{
+    uint64_t src, dst;
+
+    st_sdma_extent(d, &src, &dst);
+    d->src_gen = st_sdma_generation(ctx, d->src, src);
+    d->dst_gen = st_sdma_generation(ctx, d->dst, dst);
+}
+
+/* The rings of a die, or NULL: it takes no descriptors. */
+static inline struct st_sdma *st_sdma_of(struct st_ctx *ctx, uint32_t die)
+{
+    uint64_t va = st_load_acquire_64(&ctx->dies[die].sdma); /* pairs with st_engine_open */
+    struct st_sdma *s = (struct st_sdma *)(uintptr_t)va;
+
+    if (!va || va % ST_LINE || st_owner(ctx, va) != (int64_t)die || st_ensure_mapped(ctx, va, sizeof *s, 1) != ST_OK ||
+        s->magic != ST_SDMA_MAGIC)
+        return NULL;
+    return s;
+}
+
+/* Finds ring `index` of a die.  ST_ENOJOB: the die takes no descriptors, or has no such ring. */
+static inline int st_lane_attach(struct st_ctx *ctx, uint32_t die, uint32_t index, struct st_lane *lane)
+{
+    struct st_sdma *s = die < ctx->ndies && index < ST_SDMA_RINGS ? st_sdma_of(ctx, die) : NULL;
+    uint64_t va = s ? st_load_acquire_64(&s->rings[index]) : 0; /* pairs with st_engine_add */
+    struct st_ring *r = (struct st_ring *)(uintptr_t)va;
+
+    if (!va)
+        return ST_ENOJOB;
+    if (va % ST_LINE || st_owner(ctx, va) != (int64_t)die || st_ensure_mapped(ctx, va, sizeof *r, 1) != ST_OK)
+        return ST_ECORRUPT;
+    *lane = (struct st_lane){.ring = r, .of = s, .opened = st_load_acquire_64(&r->opened), /* pairs with st_engine_add */
+                             .die = die, .depth = r->depth, .index = index};
+    if (!lane->opened)
+        return ST_ENOJOB;
+    if (r->magic != ST_SDMA_MAGIC || r->index != index || !lane->depth || lane->depth & (lane->depth - 1) ||
+        lane->depth > 1u << 20 || st_ensure_mapped(ctx, va, st_ring_bytes(lane->depth), 1) != ST_OK)
+        return ST_ECORRUPT;
+    return ST_OK;
+}
+
+/* Is it still the ring that it was, and does anybody read it? */
+static inline int st_lane_open(struct st_ctx *ctx, const struct st_lane *lane)
+{
+    uint64_t va = (uint64_t)(uintptr_t)lane->ring;
+
+    if (lane->die != ctx->rank) {
+        if (!st_die_alive(ctx, lane->die))
+            return ST_EDEAD;
+        if (st_ensure_mapped(ctx, va, st_ring_bytes(lane->depth), 1) != ST_OK)
+            return ST_ENOJOB;
+    }
+    return st_load_acquire_64(&lane->ring->opened) == lane->opened ? ST_OK : ST_ENOJOB; /* pairs with st_engine_remove */
+}
+
+/* Takes the ring for filling; from a producer that died with it, too.  One that is stopped there holds others up
+ * until their deadline (ST_ETIMEOUT). */
+static inline int st_lane_lock(struct st_ctx *ctx, const struct st_lane *lane, struct st_waiter *w)
+{
+    uint32_t *lock = &lane->ring->lock, holder;
+    int rc = st_lane_open(ctx, lane);
+
+    while (rc == ST_OK && !st_cas_acq_rel_32(lock, 0, ctx->rank + 1)) { /* pairs with st_lane_unlock */
+        rc = st_wait_step(w);
+        if (rc != ST_AGAIN)
+            continue;
+        rc = st_lane_open(ctx, lane);
+        holder = st_load_acquire_32(lock); /* pairs with st_lane_unlock */
+        if (rc == ST_OK && holder && holder - 1 < ctx->ndies && holder - 1 != ctx->rank &&
+            !st_die_alive(ctx, holder - 1) &&
+            st_cas_acq_rel_32(lock, holder, ctx->rank + 1)) /* pairs with nothing: the holder is dead */
+            return ST_OK;
+    }
+    return rc;
+}
+
+static inline void st_lane_unlock(struct st_lane *lane)
+{
+    st_store_release_32(&lane->ring->lock, 0); /* pairs with st_lane_lock */
+}
+
+/* Slots that may be filled now; the caller has the lock.  ST_ECORRUPT in *rc if the ring makes no sense. */
+static inline uint64_t st_lane_room(const struct st_lane *lane, int *rc)
+{
+    uint64_t used = lane->ring->tail - st_load_acquire_64(&lane->ring->head); /* pairs with st_ring_pass */
+
+    *rc = used > lane->depth ? ST_ECORRUPT : ST_OK;
+    return used > lane->depth ? 0 : lane->depth - used;
+}
+
+/* The descriptor `ahead` slots beyond the tail. */
+static inline void st_lane_put(struct st_lane *lane, uint64_t ahead, const struct st_descriptor *d)
+{
+    uint64_t index = lane->ring->tail + ahead;
+    struct st_descriptor *slot = st_ring_slot(lane->ring, lane->depth, index);
+
+    *slot = *d;
+    slot->status = ST_OK;
+    slot->commit = index + 1;
+}
+
+/* The doorbell: the next `count` descriptors may be executed. */
+static inline void st_lane_ring(struct st_lane *lane, uint64_t count)
+{
+    st_store_release_64(&lane->ring->tail, lane->ring->tail + count); /* pairs with st_ring_look */
+    st_or_acq_rel_64(&lane->of->pending[lane->index >> 6], 1ull << (lane->index & 63)); /* pairs with st_engine_gather */
+    st_fence_seqcst(); /* pairs with st_engine_sleep: it sees the bit, or this sees the sleeper */
+    st_wake(&lane->of->bell, &lane->of->bell_sleepers);
+}
+
+/* Waits for at least one free slot; the caller has the lock.  Returns how many there are, 0: see *rc. */
+static inline uint64_t st_lane_wait(struct st_ctx *ctx, struct st_lane *lane, const struct st_wait_policy *policy,
+                                    uint64_t timeout_ns, int *rc)
+{
+    struct st_waiter w;
+    uint64_t room = st_lane_room(lane, rc);
+
+    if (room || *rc != ST_OK)
+        return room;
+    st_wait_begin(&w, policy, &lane->ring->room_word, &lane->ring->room_sleepers, timeout_ns);
+    do {
+        *rc = st_wait_step(&w);
+        if (*rc == ST_AGAIN)
+            *rc = st_lane_open(ctx, lane);
+        if (*rc == ST_OK)
+            room = st_lane_room(lane, rc);
+    } while (!room && *rc == ST_OK);
+    st_wait_end(&w);
+    return room;
+}
+
+#define ST_SDMA_NOWAIT 1ull
+
+/* Puts n descriptors into the ring as one chain and rings; *first is the index of the first.  A full
+ * ring makes it wait until the deadline; with ST_SDMA_NOWAIT it does not, and what does not
+ * fit as a whole is ST_EFULL.  *done counts those that are in the ring, also after a failure. */
+static inline int st_lane_submit(struct st_ctx *ctx, struct st_lane *lane, const struct st_descriptor *d, uint64_t n,
+                                 const struct st_wait_policy *policy, uint64_t timeout_ns, uint64_t *first,
+                                 uint64_t *done)
+{
+    struct st_waiter w;
+    struct st_descriptor begin;
+    uint64_t room, k;
+    int rc;
+
+    *done = 0;
+    st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
+    rc = st_lane_lock(ctx, lane, &w);
+    st_wait_end(&w);
+    if (rc != ST_OK)
+        return rc;
+    *first = lane->ring->tail;
+    if (timeout_ns == ST_SDMA_NOWAIT && st_lane_room(lane, &rc) < n)
+        rc = rc != ST_OK ? rc : ST_EFULL;
+    while (rc == ST_OK && *done < n && (room = st_lane_wait(ctx, lane, policy, timeout_ns, &rc)) > 0) {
+        room = room < n - *done ? room : n - *done;
+        for (k = 0; k < room; k++) {
+            if (*done + k) {
+                st_lane_put(lane, k, &d[*done + k]);
+                continue;
+            }
+            begin = d[0];
+            begin.flags |= ST_SDMA_BEGIN;
+            st_lane_put(lane, k, &begin);
+        }
+        st_lane_ring(lane, room);
+        *done += room;
+    }
+    st_lane_unlock(lane);
+    return rc;
+}
+
+#endif
