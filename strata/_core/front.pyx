@@ -5,6 +5,7 @@ plans that are not known yet are elsewhere.
 """
 
 cimport numpy as cnp
+from libc.errno cimport errno
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
@@ -122,6 +123,7 @@ cdef class Front(Transfers):
     cdef object submit(self, st_request *r, object keep, object result, bint async_op):
         """Hands a request to the group's thread; after those that are there already."""
         cdef Work work
+        cdef int err
         work = Work.__new__(Work)
         work.group = self
         work.keep = keep
@@ -129,8 +131,10 @@ cdef class Front(Transfers):
         work.item.request = r[0]
         self.remember(work)
         if st_worker_submit(&self.collectives, &work.item) != 0:
+            err = errno
             self.forget(work)
-            raise errors.HostError("no thread could be made for asynchronous operations")
+            self.abstain(None)  # the others must not wait for this die
+            raise errors.HostError("no thread could be made for asynchronous operations", errno=err)
         return work if async_op else work.wait()
 
     cdef object miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,

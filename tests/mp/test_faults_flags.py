@@ -1,11 +1,17 @@
-"""Waits for the flags of a plan, with one thread and with a crew: stopped peers, deadlines, Ctrl-C, no scratch."""
+"""Waits for the flags of a plan, with one thread and with a crew: stopped peers, deadlines, Ctrl-C; and dies
+that lack the scratch, or the thread, to take part."""
 
+import contextlib
+import errno
 import os
+import resource
 import signal
+import threading
+import time
 
 import numpy as np
 import pytest
-from faultlib import Job, check_group
+from faultlib import BOUND, Job, check_group
 
 import strata
 from strata import errors
@@ -42,10 +48,12 @@ def crewed(g):
 
 def wait_inside(job, rank, number):
     """Until a die waits in the group's operation of that number: there a handler runs, between two looks."""
-    for _ in range(1000):
+    end = time.monotonic() + BOUND
+    while time.monotonic() < end:
         job.kill(rank, signal.SIGUSR2)
         if job.all("inside", [rank])[rank].data == number:
             return
+        time.sleep(0.002)  # a handler that has spoken should end before the next comes
     raise AssertionError(f"die {rank} has not come to operation {number}")
 
 
@@ -196,4 +204,52 @@ def _no_scratch(die, poor, async_op):
 @pytest.mark.parametrize("poor", [[1], [0, 2], [0, 1, 2]])
 def test_a_die_without_scratch_tells_the_others(poor, async_op):
     with Job(_no_scratch, N, poor, async_op, hbm=32 << 20) as job:
+        assert [job.reap(r) for r in range(N)] == [0] * N
+
+
+# ---- no thread --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _last_thread():
+    """This process can make no further thread, as if the host had no more."""
+    before, done = resource.getrlimit(resource.RLIMIT_AS), threading.Event()
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    idle = []
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), before[1]))  # less than a stack takes
+        with pytest.raises(RuntimeError, match="thread"):
+            while True:  # stacks of threads that have ended are kept for others
+                thread = threading.Thread(target=done.wait)
+                thread.start()
+                idle.append(thread)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        done.set()
+        for thread in idle:
+            thread.join()
+
+
+def _no_thread(die, poor):
+    g = strata.world()
+    x = strata.ones(COUNT, "i4")
+    g.all_reduce(strata.ones(COUNT, "i4"))
+    with _last_thread() if die.rank in poor else contextlib.nullcontext():
+        caught = die.catch(lambda: g.all_reduce(x, async_op=True).wait())
+    if die.rank in poor:
+        assert caught.kind == "HostError" and "no thread could be made" in caught.text, caught
+        assert os.strerror(errno.EAGAIN) in caught.text, caught
+    else:
+        assert caught.kind == "CollectiveMismatch" and "nothing (it failed)" in caught.text, caught
+    assert (x == 1).all()
+    g.all_reduce(x, async_op=True).wait()
+    assert (x == N).all()
+    check_group(g, range(N), rounds=1)
+
+
+@pytest.mark.parametrize("poor", [[1], [0, 1, 2]])
+def test_a_die_that_can_make_no_thread_tells_the_others(poor):
+    with Job(_no_thread, N, poor) as job:
         assert [job.reap(r) for r in range(N)] == [0] * N
