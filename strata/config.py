@@ -142,6 +142,7 @@ class Config:
     cores: int = _option(1, _integer(1, 4096), "Emulated cores of a die that an operation may use.")
     workers: int = _option(1, _integer(1, 64, auto=True), "Threads of a die that run an operation's cores, the caller included; auto: the host's CPUs for each die.")
     algorithm: str = _option("", _TEXT, 'Algorithm of all operations ("ring"), or of some ("all_reduce=ring,broadcast=binomial"); else the library chooses.')
+    path: str = _option("auto", _choice("auto", "mte", "sdma"), "Who moves an operation's bytes: mte, its cores; sdma, the die's DMA thread where it can; auto: the library chooses.")
     partition: str = _option("balanced", _choice("balanced", "naive"), "How an operation's units are shared among cores; naive gives each peer its own cores.")
     table: str = _option("", _TEXT, "File of measured times (strata tune) that the choice of algorithms goes by, in place of the cost model.")
     topology: str = _option("", _TEXT, 'Dies of a package and of a node that hierarchical algorithms go by, such as "2x16".')

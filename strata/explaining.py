@@ -12,6 +12,7 @@ from strata._core import front
 from strata.dtypes import OP_CODES
 from strata.errors import InvalidArgument
 from strata.plan import OPERATIONS, Spec, build
+from strata.plan.paths import ways
 from strata.plan.select import Ask, Candidate, Choice, Settings, choose
 from strata.plan.spec import PARTED, REDUCTIONS
 
@@ -25,7 +26,9 @@ class Explanation(dict[str, Any]):
         width = max(map(len, self))
         lines = []
         for key, value in self.items():
-            if isinstance(value, dict):
+            if key == "paths":
+                rows = [f"{name}: {_way(way)}" for name, way in value.items()]
+            elif isinstance(value, dict):
                 rows = [f"{name}: {us:.1f} us" for name, us in value.items()]
             elif key == "units":
                 rows = _counts(value)
@@ -47,18 +50,21 @@ NOTES = {
 
 def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any = "u1", op: str = "sum",
             root: int = 0, algorithm: str | None = None, path: str | None = None, cores: int | None = None,
-            partition: str | None = None, machine: str = "host") -> Explanation:  # fmt: skip
+            partition: str | None = None, machine: str = "host", overlap: bool = False) -> Explanation:  # fmt: skip
     """How an operation of ``nbytes`` per rank would be carried out, and why; nothing is run.
 
     ``ranks``    members (default: the world's)
     ``machine``  "host": this one, with its options and table; "cm384": CloudMatrix384
     ``algorithm``, ``path``, ``cores``, ``partition``  as of the collectives: None leaves it to the library
+    ``overlap``  other work is to be done meanwhile, as with async_op=True
 
     Returns a dict: ``algorithm``, ``path``, ``mode``, ``partition``, ``cores``, ``rank``, the one whose
     plan is described: the busiest of first, last and root; ``units`` of its cores,
     ``synchronisations`` of the group as a whole, ``steps``, ``flags``, ``scratch_bytes``; ``makespan_us`` of the
     slowest core by the partition's own model and ``bound_us``, which no partition can beat; ``why``, a list;
-    ``candidates``: microseconds by algorithm, measured or by the cost model.  InvalidArgument (a ValueError) for
+    ``candidates``: microseconds by algorithm, measured or by the cost model; ``paths``: of each path, by the cost
+    model, ``time_us``, ``core_us`` that it holds cores (all together), ``exposed_us``, what the caller loses by it
+    (``plan.paths``), and of sdma ``descriptors`` and ``submission_us``.  InvalidArgument (a ValueError) for
     what does not exist, or does not go together.
     """
     spec = _spec(operation, nbytes, ranks, np.dtype(dtype), op, root)
@@ -69,7 +75,7 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
         mailbox = front.mailbox_fits(operation, nbytes, spec.nranks, bootstrap.mailbox_bytes(spec.nranks))
         direct = selection.Selector(spec.nranks).number(operation, *ask) & 1
         spec = spec._replace(mode="mailbox" if mailbox and not direct else "zero_copy")
-    choice = choose(spec, ask, settings)
+    choice = choose(spec, ask, settings, overlap)
     plans = [build(spec, r, choice.cores, algorithm=choice.algorithm.name, path=choice.path, policy=choice.partition,
                    cost=settings.cost, topology=settings.topology)
              for r in sorted({0, root, spec.nranks - 1})]  # fmt: skip
@@ -77,8 +83,8 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
     units = np.diff(plan.core_begin.astype(np.int64)).tolist()
     flags = plan.units[["wait_flag", "post_flag"]]
     return Explanation(
-        operation=operation, ranks=spec.nranks, nbytes=nbytes, machine=machine, algorithm=plan.algorithm,
-        path=plan.path, mode=spec.mode, synchronisations=2 if plan.needs_done else 1,
+        operation=operation, ranks=spec.nranks, nbytes=nbytes, machine=machine, overlap=bool(overlap),
+        algorithm=plan.algorithm, path=plan.path, mode=spec.mode, synchronisations=2 if plan.needs_done else 1,
         steps=len(np.unique(plan.units["step"])),
         flags=len(set(flags["post_flag"].tolist()) - {-1}),
         scratch_bytes=plan.scratch, cores=plan.cores, partition=plan.policy, rank=plan.rank, units=units,
@@ -86,6 +92,7 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
         order=choice.algorithm.order if spec.redop else "",
         why=_why(spec, nbytes, choice, mailbox, machine),
         candidates={c.name: c.us for c in _all(spec, ask, settings, choice)},
+        paths=_paths(spec, settings, choice, overlap),
     )  # fmt: skip
 
 
@@ -117,6 +124,27 @@ def _all(spec: Spec, ask: Ask, settings: Settings, choice: Choice) -> list[Candi
     return choose(spec, ask._replace(algorithm=None), settings).candidates
 
 
+def _paths(spec: Spec, settings: Settings, choice: Choice, overlap: bool) -> dict[str, dict[str, float]]:
+    """What each path would cost."""
+    found = {}
+    for path, way in ways(choice.algorithm, spec, choice.cores, max(settings.cores, choice.cores), overlap,
+                          settings.topology, settings.cost, settings.model).items():  # fmt: skip
+        figures: dict[str, float] = way._asdict()
+        if path == "sdma":
+            figures["submission_us"] = way.core_us / choice.cores
+        else:
+            del figures["descriptors"]
+        found[path] = figures
+    return found
+
+
+def _way(way: dict[str, float]) -> str:
+    text = f"{way['time_us']:.1f} us, {way['exposed_us']:.1f} us exposed, {way['core_us']:.1f} us of cores' time"
+    if "descriptors" in way:
+        text += f" ({way['descriptors']} descriptors, submitted in {way['submission_us']:.1f} us)"
+    return text
+
+
 def _why(spec: Spec, nbytes: int, choice: Choice, mailbox: bool, machine: str) -> list[str]:
     ways = "copied to mailboxes with one synchronisation", "read where they lie with two synchronisations"
     better, worse = ways if spec.mode == "mailbox" else ways[::-1]
@@ -125,8 +153,8 @@ def _why(spec: Spec, nbytes: int, choice: Choice, mailbox: bool, machine: str) -
         why.append(f"{choice.algorithm.name} does not work from mailboxes")
     elif machine == "host":
         why.append(f"{nbytes} bytes are cheaper {better} than {worse}")
-    why.append(f"{choice.algorithm.name}: {choice.why}")
-    why.append(f"{choice.path}: the cores move the bytes; it is the only path so far")
+    why.append(f"{choice.algorithm.name}: {choice.algorithm_why}")
+    why.append(f"{choice.path}: {choice.path_why}")
     return why
 
 

@@ -21,7 +21,7 @@ __all__ = ["Selector", "machine", "settings", "workers"]
 
 
 def _options(options: config.Config) -> dict[str, Ask]:
-    """What option ``algorithm`` asks for, by operation; "" for all: "ring", or "all_reduce=ring,broadcast=binomial"."""
+    """What options ask for, by operation, "" for all; ``algorithm``: "ring", "all_reduce=ring,broadcast=binomial"."""
     found: dict[str, Ask] = {}
     for word in filter(None, (w.strip() for w in options.algorithm.split(","))):
         operation, _, name = word.rpartition("=")
@@ -32,7 +32,8 @@ def _options(options: config.Config) -> dict[str, Ask]:
             raise ConfigError(f"STRATA_ALGORITHM={options.algorithm!r} {what} for {operation or 'all operations'}")
         found[operation] = Ask(name)
     for operation in {"", *found}:
-        found[operation] = found.get(operation, Ask()).over(Ask(partition=options.partition))
+        path = None if options.path == "auto" else options.path
+        found[operation] = found.get(operation, Ask()).over(Ask(path=path, partition=options.partition))
     return found
 
 
@@ -116,6 +117,6 @@ class Selector:
         """What a number stands for."""
         return self._asks[number >> 1]
 
-    def choose(self, spec: Spec, number: int) -> Choice:
-        """How ``spec`` is carried out."""
-        return choose(spec, self.ask(number), self.settings)
+    def choose(self, spec: Spec, number: int, overlap: bool = False) -> Choice:
+        """How ``spec`` is carried out; ``overlap``: the caller does other work meanwhile."""
+        return choose(spec, self.ask(number), self.settings, overlap)

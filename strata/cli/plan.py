@@ -48,7 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--mailbox", action="store_true", help="plan a small operation that goes by mailboxes")
     add("--rank", type=int, help="whose plan to print (default 0) or save (default all)")
     add("--algorithm", help="instead of the library's choice")
-    add("--path", help="mte or sdma")
+    add("--path", help="mte, cores move the bytes, or sdma, the die's engine does (default: the library's choice)")
+    add("--overlap", action="store_true", help="other work is to be done meanwhile: the choice of path goes by it")
     add("--cores", type=int, help="cores of a die (default: the library's choice)")
     add("--partition", choices=("balanced", "naive"), help="how units are shared among cores")
     add("--machine", choices=("host", "cm384"), default="host", help="whose distances and costs (default host)")
@@ -75,6 +76,8 @@ def main(arguments: list[str]) -> int:
         parser.error("--msccl and --mscclpp are two algorithms")
     if args.load and (args.operation or foreign or args.explain):
         parser.error("--load gives the operation: no OP, --msccl, --mscclpp or --explain beside it")
+    if args.overlap and (args.load or foreign):
+        parser.error("--overlap is for the library's choice of path: no --load, --msccl or --mscclpp beside it")
     if not args.load and not args.operation and not foreign:
         parser.error("OP, --load, --msccl or --mscclpp is needed")
     if args.explain and (foreign or args.counts or args.mailbox or args.in_place):
@@ -107,7 +110,7 @@ def _built(args: argparse.Namespace) -> list[Plan]:
     if args.msccl or args.mscclpp:
         return _foreign(args, settings)
     spec = _spec(args, args.operation, args.ranks)
-    choice = choose(spec, Ask(args.algorithm, args.path, args.cores, args.partition), settings)
+    choice = choose(spec, Ask(args.algorithm, args.path, args.cores, args.partition), settings, args.overlap)
     return _plans(args, spec, settings, algorithm=choice.algorithm.name, cores=choice.cores, path=choice.path,
                   policy=choice.partition)  # fmt: skip
 
@@ -219,5 +222,5 @@ def _explained(args: argparse.Namespace) -> Explanation:
     return explain(
         args.operation, nbytes, args.ranks, dtype=dtype_of(spec.dtype), op=args.op,
         root=args.root, algorithm=args.algorithm, path=args.path, cores=args.cores, partition=args.partition,
-        machine=args.machine,
+        machine=args.machine, overlap=args.overlap,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from strata.errors import InvalidArgument
-from strata.plan import algorithms
+from strata.plan import algorithms, paths
 from strata.plan.algorithms import Algorithm
 from strata.plan.build import MAX_CORES, PATHS
 from strata.plan.cost import HOST, Cost
@@ -64,14 +64,20 @@ class Candidate(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How an operation is carried out; ``candidates`` by rising cost, ``why`` in words."""
+    """How an operation is carried out; ``candidates`` by rising cost; why the algorithm and the path, in words."""
 
     algorithm: Algorithm
     path: str
     cores: int
     partition: str
     candidates: list[Candidate]
-    why: str
+    algorithm_why: str
+    path_why: str
+
+    @property
+    def why(self) -> str:
+        """Both in words, a sentence."""
+        return f"{self.algorithm.name}: {self.algorithm_why}; {self.path}: {self.path_why}"
 
 
 def check(ask: Ask) -> Ask:
@@ -85,11 +91,14 @@ def check(ask: Ask) -> Ask:
     return ask
 
 
-def choose(spec: Spec, ask: Ask = NOTHING, settings: Settings | None = None) -> Choice:
-    """How to carry out ``spec``; InvalidArgument (a ValueError) names what is available."""
+def choose(spec: Spec, ask: Ask = NOTHING, settings: Settings | None = None, overlap: bool = False) -> Choice:
+    """How to carry out ``spec``; InvalidArgument (a ValueError) names what is available.
+
+    ``overlap``: the caller has other work to do meanwhile, which cores that move bytes are kept from.
+    """
     settings = settings or Settings()
     wanted = check(ask).over(_option(spec, settings))
-    path, partition = wanted.path or "mte", wanted.partition or "balanced"
+    partition = wanted.partition or "balanced"
     if wanted.algorithm is not None:
         try:
             found = algorithms.get(wanted.algorithm, spec, settings.topology)
@@ -97,12 +106,44 @@ def choose(spec: Spec, ask: Ask = NOTHING, settings: Settings | None = None) -> 
             if ask.algorithm is None:
                 error.args = (f"STRATA_ALGORITHM: {error.args[0]}", *error.args[1:])
             raise
-        cores = wanted.cores or _budget(found, spec, settings)
-        why = f"{'the call' if ask.algorithm is not None else 'an option'} names it"
-        return Choice(found, path, cores, partition, [], why)
-    name, candidates, why = _best(spec, wanted.cores or settings.cores, settings)
-    found = algorithms.get(name, spec, settings.topology)
-    return Choice(found, path, wanted.cores or _budget(found, spec, settings), partition, candidates, why)
+        candidates, why = [], _named(ask.algorithm)
+    else:
+        name, candidates, why = _best(spec, wanted.cores or settings.cores, settings)
+        found = algorithms.get(name, spec, settings.topology)
+    cores = wanted.cores or _budget(found, spec, settings)
+    path, path_why = _path(found, spec, cores, ask.path, wanted.path, overlap, settings)
+    return Choice(found, path, cores, partition, candidates, why, path_why)
+
+
+def _named(asked: str | None) -> str:
+    return f"{'the call' if asked is not None else 'an option'} names it"
+
+
+def _path(algorithm: Algorithm, spec: Spec, cores: int, asked: str | None, wanted: str | None, overlap: bool,
+          settings: Settings) -> tuple[str, str]:  # fmt: skip
+    """The path, and why.  What an option asks for holds where it can be."""
+    model = settings.model
+    none = paths.moot(spec)
+    if none:
+        return "mte", none
+    if wanted != "mte":
+        none = paths.refusal(spec, model)
+        if none and asked is not None:
+            raise InvalidArgument(f"path 'sdma' is not available: {none}; there is mte", operation=spec.operation)
+        if none:
+            return "mte", none
+    if wanted is not None:
+        return wanted, _named(asked)
+    if not overlap and model.cpus and model.engine.share <= 1:  # no look at the model is needed
+        return "mte", f"{paths.ALONE}, and sdma is no faster, but begins {model.engine.handover_us:g} us later"
+    sent = 0 if spec.counts is None else int(spec.counts.sum()) * spec.itemsize // spec.nranks
+    key = ("path", algorithm, cores, overlap, _bucket(sent), *_alike(spec))
+    found = settings._known.get(key)
+    if found is None:
+        of = max(settings.cores, cores)
+        both = paths.ways(algorithm, spec, cores, of, overlap, settings.topology, settings.cost, model)
+        found = settings._known[key] = paths.least(both, cores, of, overlap)
+    return found
 
 
 def _budget(algorithm: Algorithm, spec: Spec, settings: Settings) -> int:

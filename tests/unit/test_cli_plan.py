@@ -82,6 +82,18 @@ def test_explains(capsys):
     assert found["operation"] == "all_reduce" and found["algorithm"] and found["why"]
 
 
+def test_the_path(capsys):
+    words = ("all_gather", "-n", 4, "-b", "1M")
+    assert "full_mesh mte" in run(capsys, *words) and "full_mesh sdma" in run(capsys, *words, "--overlap")
+    assert "full_mesh sdma" in run(capsys, *words, "--path", "sdma") and "mte" in run(
+        capsys, *words, "--path", "mte", "--overlap")  # fmt: skip
+    found = json.loads(run(capsys, *words, "--overlap", "--explain", "--json"))
+    assert found["path"] == "sdma" and set(found["paths"]) == {"mte", "sdma"}
+    assert "verified, all 4 ranks" in run(capsys, *words, "--path", "sdma", "--verify")
+    text = run(capsys, *words, "--explain")
+    assert "\npaths" in text and "exposed" in text and "descriptors" in text
+
+
 def test_explains_who_has_something_to_do(capsys):
     """16 elements of four bytes are one share, the last member's."""
     words = ("all_reduce", "-n", 8, "-b", 64, "--machine", "cm384", "--explain")
@@ -110,7 +122,9 @@ def test_explains_beside_the_rest(capsys, tmp_path):
         (("all_to_all", "-n", 3, "-b", 7), "3 equal parts"),
         (("all_gather", "-n", 4, "-b", "many"), "not a size"),
         (("all_gather", "-n", 4, "--algorithm", "none"), "no algorithm"),
-        (("all_gather", "-n", 4, "--path", "none"), "path"),
+        (("all_gather", "-n", 4, "--path", "none"), "mte, sdma"),
+        (("all_reduce", "-n", 4, "--path", "sdma", "--machine", "cm384"), "does not reduce"),
+        (("--load", "absent.npz", "--overlap"), "--overlap"),
         (("all_gather", "-n", 4, "--cores", 0), "cores"),
         (("all_gather", "-n", 0), "nranks"),
         (("all_gather", "-n", 4, "--rank", 4), "rank"),
