@@ -80,6 +80,16 @@ def _integer(low: int, high: int | None = None, auto: bool = False) -> _Type:
     return _Type(parse, f'"auto" or {span}' if auto else span)
 
 
+def _power(low: int, high: int) -> _Type:
+    def parse(text: str) -> int:
+        value = int(text, 0)
+        if not low <= value <= high or value & (value - 1):
+            raise ValueError
+        return value
+
+    return _Type(parse, f"a power of two from {low} to {high}")
+
+
 def _number(low: float, what: str) -> _Type:
     def parse(text: str) -> float:
         value = float(text)
@@ -144,6 +154,8 @@ class Config:
     algorithm: str = _option("", _TEXT, 'Algorithm of all operations ("ring"), or of some ("all_reduce=ring,broadcast=binomial"); else the library chooses.')
     path: str = _option("auto", _choice("auto", "mte", "sdma"), "Who moves an operation's bytes: mte, its cores; sdma, the die's DMA thread where it can; auto: the library chooses.")
     partition: str = _option("balanced", _choice("balanced", "naive"), "How an operation's units are shared among cores; naive gives each peer its own cores.")
+    sdma_depth: int = _option(1024, _power(2, 1 << 20), "Descriptors that a ring of the DMA engine holds.")
+    sdma_block: int = _option(MIB, _size(64, 64 * MIB, 64), "Largest copy of one descriptor; larger ones are split.")
     table: str = _option("", _TEXT, "File of measured times (strata tune) that the choice of algorithms goes by, in place of the cost model.")
     topology: str = _option("", _TEXT, 'Dies of a package and of a node that hierarchical algorithms go by, such as "2x16".')
     intercept: bool = _option(False, _FLAG, "Make numpy's own arrays fabric memory, in all threads, from init() to finalize().")

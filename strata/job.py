@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 from typing import Any
 
-from strata import bootstrap, comm, vmm
+from strata import bootstrap, comm, sdma, vmm
 from strata._core import space
 from strata.fabric import allocator
 
@@ -29,6 +29,8 @@ def finalize() -> None:
     get PeerDead.  Arrays stay usable in this process.
     """
     comm.close()
+    if bootstrap.initialized():
+        sdma.stop(bootstrap.context())
     bootstrap.finalize()
 
 
@@ -67,6 +69,7 @@ def stats() -> dict[str, Any]:
                            there was no room, so that numpy got ordinary memory
     ``registrations``      of ``strata.register``, by kind: see ``strata.registration.stats``
     ``vmm``                see ``strata.vmm.stats()``
+    ``sdma``               see ``strata.sdma.stats()``
     """
     from strata import registration
     from strata._core import intercept, memory
@@ -81,4 +84,5 @@ def stats() -> dict[str, Any]:
     counters["registrations"] = registration.stats()
     counters["intercept"] = intercept.counters(memory.heap_of(context))
     counters["vmm"] = vmm.stats()
+    counters["sdma"] = sdma.stats()
     return counters

@@ -90,9 +90,6 @@ cdef extern from "st_ctx.h" nogil:
     struct st_crew:
         pass
 
-    struct st_engine:
-        pass
-
     struct st_counters:
         uint64_t operations
         uint64_t mailbox_operations
@@ -149,7 +146,7 @@ cdef extern from "st_ctx.h" nogil:
         st_reduce_fn *reduce
         st_reduce_partial_fn *reduce_partial
         st_accumulate_fn *accumulate
-        st_engine *engine
+        void *engine  # struct st_engine: strata._core.engine
         st_crew *crew
         uint32_t workers
         st_wait_policy wait

@@ -19,7 +19,8 @@ cdef class Context:
     cdef public object config
     cdef public object token
     cdef uint64_t timeout_ns
-    cdef public object heap  # of its fabric memory: memory.heap_of()
+    cdef public object heap    # of its fabric memory: memory.heap_of()
+    cdef public object engine  # that executes its descriptors: engine.engine_of(), or None
 
 
 cpdef Context current()

@@ -16,6 +16,7 @@ class Context:
     token: str
     published: bool
     heap: Any
+    engine: Any
     @staticmethod
     def attach(fd: int, config: Config) -> Context: ...
     def join(self, rank: int, timeout: float | None = None) -> None: ...

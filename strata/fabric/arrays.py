@@ -44,7 +44,7 @@ __all__ = [
     "zeros_like",
 ]
 
-_FOREIGN = (
+FOREIGN = (
     "this object is not in fabric memory; strata.array, strata.empty and their like, and numpy in strata.intercept(), "
     "make arrays that are"
 )
@@ -174,7 +174,7 @@ def owner(x: object) -> int:
     """World rank of the die whose HBM holds the array.  ValueError if it is not in the fabric."""
     rank = _owner(x)
     if rank < 0:
-        raise ValueError(_FOREIGN)
+        raise ValueError(FOREIGN)
     return rank
 
 
@@ -182,5 +182,5 @@ def address(x: object) -> int:
     """The array's address, the same on every die.  ValueError if it is not in the fabric."""
     va = memory.pointer(x)
     if va is None or _owner(x) < 0:
-        raise ValueError(_FOREIGN)
+        raise ValueError(FOREIGN)
     return va

@@ -202,18 +202,26 @@ static inline void st_event_cancel(struct st_engine *e, uint32_t event, int stat
     st_wake(&e->shared->bell, &e->shared->bell_sleepers);
 }
 
-/* Waits until an event has been notified `count` times.  ST_AGAIN now and then: the caller looks at what else
- * may have happened. */
-static inline int st_event_wait(struct st_engine *e, uint32_t event, uint64_t count, struct st_waiter *w)
+/* Waits until an event has been notified `count` times.  ST_ENOJOB: nobody will any more. */
+static inline int st_event_wait(struct st_engine *e, uint32_t event, uint64_t count,
+                                const struct st_wait_policy *policy, uint64_t timeout_ns)
 {
+    struct st_event *v = &e->events[event];
+    struct st_waiter w;
     int rc = ST_OK;
 
+    st_wait_begin(&w, policy, &v->wake_word, &v->sleepers, timeout_ns);
     while (st_event_count(e, event) < count) {
-        rc = st_wait_step(w);
+        rc = st_wait_step(&w);
+        if (rc == ST_AGAIN && !st_load_acquire_32(&e->runs) && st_event_count(e, event) < count)
+            rc = ST_ENOJOB; /* pairs with st_engine_end */
+        else if (rc == ST_AGAIN)
+            rc = ST_OK;
         if (rc != ST_OK)
-            return rc;
+            break;
     }
-    return ST_OK;
+    st_wait_end(&w);
+    return rc;
 }
 
 #endif

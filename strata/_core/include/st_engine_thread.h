@@ -69,7 +69,7 @@ static inline int st_engine_start(struct st_engine *e)
     err = pthread_create(&e->thread, NULL, st_engine_main, e);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = err;
-    e->runs = err == 0;
+    st_store_release_32(&e->runs, err == 0); /* pairs with st_event_wait */
     return err ? ST_ESYS : ST_OK;
 }
 
@@ -89,7 +89,7 @@ static inline void st_engine_end(struct st_engine *e)
     st_futex(&e->shared->bell, FUTEX_WAKE, INT32_MAX, NULL);
     if (e->runs)
         pthread_join(e->thread, NULL);
-    e->runs = 0;
+    st_store_release_32(&e->runs, 0); /* pairs with st_event_wait */
 }
 
 #endif

@@ -210,6 +210,17 @@ static inline uint64_t st_lane_wait(struct st_ctx *ctx, struct st_lane *lane, co
     return room;
 }
 
+/* Indices of the next descriptor to be executed and to be submitted. */
+static inline uint64_t st_lane_head(const struct st_lane *lane)
+{
+    return st_load_acquire_64(&lane->ring->head); /* pairs with st_ring_pass */
+}
+
+static inline uint64_t st_lane_tail(const struct st_lane *lane)
+{
+    return st_load_acquire_64(&lane->ring->tail); /* pairs with st_lane_ring */
+}
+
 #define ST_SDMA_NOWAIT 1ull
 
 /* Puts n descriptors into the ring as one chain and rings; *first is the index of the first.  A full

@@ -1,0 +1,72 @@
+"""Descriptors as data, and in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from strata import errors
+from strata.dtypes import OPS
+
+# Twins of the structs in st_abi_sdma.h; sdma.layout() says what C has.
+DESCRIPTOR = np.dtype(
+    [
+        ("commit", "u8"), ("type", "u1"), ("op", "u1"), ("dtype", "u1"), ("flags", "u1"), ("event", "u4"),
+        ("src", "u8"), ("dst", "u8"), ("bytes", "u8"), ("value", "u8"),
+        ("src_gen", "u4"), ("dst_gen", "u4"), ("wake", "u4"), ("status", "u4"),
+    ]
+)  # fmt: skip
+OPERAND = np.dtype([("va", "u8"), ("generation", "u4"), ("flags", "u4")])
+
+COPY, REDUCE, ACCUMULATE, FILL, WRITE, ADD, COUNT, GATE, NOTIFY, NOP, CALL = range(1, 12)
+TYPES = ("nothing", "copy", "reduce", "accumulate", "fill", "write", "add", "count", "gate", "notify", "nop", "call")
+BEGIN, RELATIVE, NT, WORLD, LIST, SILENT = 1, 2, 4, 8, 16, 32
+BLOCK = 1 << 20
+MOST = 64 << 20
+POISON = 1 << 63
+
+
+def describe(d: Any) -> str:
+    """A descriptor (a record of DESCRIPTOR) in words."""
+    kind = int(d["type"])
+    name = TYPES[kind] if kind < len(TYPES) else f"type {kind}"
+    src, dst, nbytes, value = (int(d[k]) for k in ("src", "dst", "bytes", "value"))
+    if kind == COPY:
+        return f"copy of {nbytes} bytes from {src:#x} to {dst:#x}"
+    if kind == FILL:
+        return f"fill of {nbytes} bytes at {dst:#x}"
+    if kind in (REDUCE, ACCUMULATE):
+        op = OPS[int(d["op"])] if int(d["op"]) < len(OPS) else f"op {int(d['op'])}"
+        return f"{name} ({op}) of {nbytes} bytes from {src:#x} to {dst:#x}"
+    if kind in (WRITE, ADD, COUNT):
+        return f"{name} of flag {dst:#x}, value {value:#x}"
+    if kind == GATE:
+        return f"gate on flag {src:#x}, which is to come to {value:#x}"
+    if kind == CALL:
+        return f"call of {nbytes} descriptors at {src:#x}"
+    return name
+
+
+def failure(status: int, rank: int, ring: int, index: int, failed: bytes, cycle: list[tuple[int, int, int, int]],
+            errno: int = 0) -> errors.StrataError:  # fmt: skip
+    """The error of a submission that failed with ``status`` at descriptor ``index`` of ``ring``.
+
+    ``failed``: the 64 bytes of the descriptor; ``cycle``: (rank, ring, flag, value) of gates that wait for each other.
+    """
+    d = np.frombuffer(failed, DESCRIPTOR)[0]
+    where = f"descriptor {index} of ring {ring} of rank {rank}, {describe(d)}"
+    ranks: list[int] = sorted({c[0] for c in cycle}) or [rank]
+    if cycle:
+        gates = "; ".join(f"ring {r} of rank {die} waits for flag {va:#x} to come to {value:#x}"
+                          for die, r, va, value in cycle)  # fmt: skip
+        text = f"{where}: {errors.Deadlock.phrase}, each behind another: {gates}"
+    elif int(d["type"]) == GATE and errors.STATUS[status].name == "ST_ETIMEOUT":
+        text = f"{where}: the flag did not come to it in time"
+    else:
+        phrase = errors.STATUS[status].phrase
+        if phrase is None:
+            kind = errors.STATUS[status].error
+            phrase = kind.phrase if kind is not None else errors.STATUS[status].name
+        text = f"{where}: {phrase}"
+    return errors.from_status(status, text, errno=errno, ranks=ranks, operation="sdma")

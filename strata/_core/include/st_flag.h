@@ -1,0 +1,67 @@
+/* Flags, from the host: words of fabric memory that gates wait for. */
+#ifndef ST_FLAG_H
+#define ST_FLAG_H
+
+#include "st_sdma.h"
+
+/* Rings the DMA thread that may be asleep at a gate on a flag of this address. */
+static inline void st_flag_tell(struct st_ctx *ctx, uint64_t va)
+{
+    int64_t owner = st_owner(ctx, va);
+    struct st_sdma *of = owner < 0 ? NULL : st_sdma_of(ctx, (uint32_t)owner);
+
+    st_fence_seqcst(); /* pairs with st_engine_sleep */
+    if (of)
+        st_wake(&of->bell, &of->bell_sleepers);
+}
+
+/* What a flag holds; ST_EREG: there is none. */
+static inline int st_flag_read(struct st_ctx *ctx, uint64_t va, uint64_t *value)
+{
+    int rc = va % 8 ? ST_EINVAL : st_ensure_mapped(ctx, va, 8, 0);
+
+    if (rc == ST_OK)
+        *value = st_load_acquire_64((const uint64_t *)(uintptr_t)va); /* pairs with st_engine_flag, st_flag_write */
+    return rc;
+}
+
+/* Raises a flag from the host. */
+static inline int st_flag_write(struct st_ctx *ctx, uint64_t va, uint64_t value)
+{
+    int rc = va % 8 ? ST_EINVAL : st_ensure_mapped(ctx, va, 8, 1);
+
+    if (rc != ST_OK)
+        return rc;
+    st_store_seqcst_64((uint64_t *)(uintptr_t)va, value); /* pairs with st_engine_gate, st_flag_read */
+    st_flag_tell(ctx, va);
+    return ST_OK;
+}
+
+/* Waits until a flag has come to a value, or is poisoned (then the status).  `die`: whose death ends the wait
+ * (ST_EDEAD); this one: none's. */
+static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, uint32_t die,
+                               const struct st_wait_policy *policy, uint64_t timeout_ns)
+{
+    struct st_waiter w;
+    uint64_t now = 0;
+    int rc;
+
+    st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
+    while ((rc = st_flag_read(ctx, va, &now)) == ST_OK && now < value) {
+        rc = st_wait_step(&w);
+        if (rc == ST_AGAIN)
+            rc = die == ctx->rank || st_die_alive(ctx, die) ? ST_OK : ST_EDEAD;
+        if (rc != ST_OK)
+            break;
+    }
+    st_wait_end(&w);
+    if (rc == ST_EDEAD && st_flag_read(ctx, va, &now) == ST_OK && now >= value)
+        rc = ST_OK; /* it was its last deed */
+    if (rc == ST_OK && now & ST_SDMA_POISON) {
+        now &= 0xff;
+        rc = now && now < ST_NSTATUS && now != ST_AGAIN ? (int)now : ST_ECORRUPT;
+    }
+    return rc;
+}
+
+#endif
