@@ -70,6 +70,14 @@ def test_it_ends_no_sooner_than_all_is_submitted():
     assert ways(asked, 48, CM384)["sdma"].time_us < found.time_us / 4
 
 
+def test_a_dies_own_part_goes_by_the_engine_too():
+    """It is copied between the same memories, at the engine's share of their rate."""
+    local = [ways(PAPER._replace(in_place=False), 48, CM384)[path].time_us - ways(PAPER, 48, CM384)[path].time_us
+             for path in ("mte", "sdma")]  # fmt: skip
+    alone = 2 * PAPER.part / (CM384.model.memory_gbps * 1e3)
+    assert local == pytest.approx([alone, alone / CM384.model.engine.share])
+
+
 def total(way, work, of):
     """Microseconds until the operation and work of so long on ``of`` cores are both done."""
     return max(way.time_us, work + way.core_us / of)
@@ -171,6 +179,16 @@ def test_the_call_then_the_option_then_the_model():
     assert selection._read(config.load({"STRATA_PATH": "auto"})).options[""].path is None
     with pytest.raises(strata.ConfigError, match="one of auto, mte, sdma"):
         config.load({"STRATA_PATH": "dma"})
+
+
+def test_the_cores_of_a_die_are_those_that_it_has():
+    """An operation may be asked for fewer of them, or more."""
+    assert "mte holds 12 of 48 cores" in choose(PAPER, Ask(cores=12), CM384, True).why
+    assert "mte holds 24 of 48 cores" in choose(PAPER, settings=CM384, overlap=True).why
+    assert "mte holds 4 of 4 cores" in choose(PAPER, Ask(cores=4), HOST, True).why
+    other = dataclasses.replace(CM384, _known={})
+    assert [choose(PAPER, settings=other, overlap=overlap).path for overlap in (False, True, False)] == [
+        "mte", "sdma", "mte"]  # fmt: skip
 
 
 def test_groups_say_whether_there_is_other_work():
