@@ -65,12 +65,13 @@ def refusal(spec: Spec, model: Model) -> str:
 
 
 def descriptors(plan: Plan, block_bytes: int) -> int:
-    """That the die submits for a plan: one for each block of a copy or accumulation, one for a reduction and all its
-    operands, one for a flag that a unit waits for, and one for a flag that it raises."""
+    """That the die submits for a plan (as ``st_lower.h`` does): for each block of a unit one to each destination, of a
+    reduction one with all its operands; one for a flag that a unit waits for, and one for a flag that it raises."""
     units = plan.units
     blocks = -(-units["bytes"].astype(np.int64) // block_bytes)
-    blocks[units["kind"] == REDUCE] = 1
-    return int(blocks.sum()) + sum(int((units[name] != NONE).sum()) for name in ("wait_flag", "post_flag"))
+    targets = units["ndst"].astype(np.int64)
+    targets[units["kind"] == REDUCE] = 1
+    return int((blocks * targets).sum()) + sum(int((units[name] != NONE).sum()) for name in ("wait_flag", "post_flag"))
 
 
 def ways(algorithm: Algorithm, spec: Spec, cores: int, of: int, overlap: bool, topology: Topology, cost: Cost,
