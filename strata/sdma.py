@@ -223,13 +223,12 @@ class Batch:
             fields["src"] = begin + np.uint64(src)
         return self._add(kind, begin.size, dst=begin + np.uint64(dst), bytes=size, **fields)
 
-    def copy(self, dst: Place, src: Place, nbytes: int | None = None, *, nt: bool | None = None) -> Batch:
+    def copy(self, dst: Place, src: Place, nbytes: int | None = None, *, nt: bool = False) -> Batch:
         """dst = src, byte by byte: fabric arrays of as many bytes, or addresses and ``nbytes``.
 
-        ``nt``: with stores past the cache; None: from 1 MiB on.
+        ``nt``: with stores past the cache, which pay where several dies write more than the cache holds.
         """
         a, b, size = self._pair(dst, src, nbytes)
-        nt = size >= 1 << 20 if nt is None else nt
         return self._blocks(d.COPY, a, b, size, self.block, flags=d.NT if nt else 0)
 
     def reduce(self, dst: np.ndarray, src: np.ndarray, op: str = "sum", *, atomic: bool = False) -> Batch:
