@@ -42,7 +42,8 @@ struct st_engine {
     pthread_mutex_t lock; /* of opening and closing rings, and of events' `used` */
     uint32_t runs;        /* there is a thread */
     uint32_t stop;        /* everything ends with ST_ENOJOB */
-    uint64_t timeout_ns;  /* of gates that name none */
+    uint64_t round;       /* odd: the thread is at rings */
+    uint64_t timeout_ns;  /* of gates that name none; 0: none */
     uint64_t linger_ns;   /* that the thread yields, when it has nothing to do, before it sleeps */
     uint64_t openings;
     uint32_t next_event;  /* there is no free one before it */
@@ -59,6 +60,7 @@ struct st_engine {
         uint64_t done;        /* in a call: descriptors of its list behind it */
         uint64_t gated_ns;    /* since when the gate at the head is shut; 0: it is not at one */
         uint64_t looked_ns;   /* last slow look at that gate */
+        uint64_t suspect;     /* what that look found, if it was a cycle; 0: it was none */
         uint32_t depth;
         uint32_t status;      /* of the chain */
     } rings[ST_SDMA_RINGS];
@@ -75,7 +77,22 @@ static inline int st_engine_init(struct st_engine *e, struct st_ctx *ctx, uint64
     return pthread_mutex_init(&e->lock, NULL) == 0 ? ST_OK : ST_ESYS;
 }
 
-/* Makes zeroed fabric memory of this die what peers find its rings by. */
+/* From now on whoever takes pages away stills them first; who is about to, without, is waited for. */
+static inline void st_engine_hold_begin(struct st_engine *e)
+{
+    struct st_ctx *ctx = e->ctx;
+    uint32_t i;
+
+    pthread_mutex_lock(&ctx->lock);
+    for (i = 0; i < ctx->ndies; i++)
+        pthread_mutex_lock(&ctx->follow[i].map_lock);
+    ctx->hold = &e->hold;
+    while (i--)
+        pthread_mutex_unlock(&ctx->follow[i].map_lock);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+/* Makes zeroed fabric memory of this die what peers find its rings by.  There is no thread yet. */
 static inline void st_engine_open(struct st_engine *e, struct st_sdma *shared)
 {
     uint32_t i;
@@ -85,56 +102,69 @@ static inline void st_engine_open(struct st_engine *e, struct st_sdma *shared)
     for (i = 0; i < ST_SDMA_RINGS; i++)
         e->rings[i].at = 0;
     memset(e->active, 0, sizeof e->active);
-    e->ctx->hold = &e->hold;
+    st_engine_hold_begin(e);
     shared->magic = ST_SDMA_MAGIC;
     shared->open = 1;
     st_store_release_64(&e->ctx->dies[e->ctx->rank].sdma, (uint64_t)(uintptr_t)shared); /* pairs with st_sdma_of */
 }
 
 /* Opens a ring in zeroed fabric memory of st_ring_bytes(depth); its first descriptor has index `first`.
- * ST_EFULL: there are ST_SDMA_RINGS. */
+ * ST_EFULL: there are ST_SDMA_RINGS.  ST_ENOJOB: the engine has ended. */
 static inline int st_engine_add(struct st_engine *e, struct st_ring *r, uint32_t depth, uint64_t first, uint32_t *index)
 {
     uint32_t i = 0;
+    int rc;
 
     if (!depth || depth & (depth - 1) || depth > 1u << 20)
         return ST_EINVAL;
     pthread_mutex_lock(&e->lock);
     while (i < ST_SDMA_RINGS && e->rings[i].at)
         i++;
-    if (i < ST_SDMA_RINGS) {
+    rc = !e->shared || st_load_relaxed_32(&e->stop) ? ST_ENOJOB : i < ST_SDMA_RINGS ? ST_OK : ST_EFULL;
+    if (rc == ST_OK) {
+        struct st_engine_ring *own = &e->rings[i]; /* the thread may be looking at `at` */
+
         r->magic = ST_SDMA_MAGIC;
         r->depth = depth;
         r->index = *index = i;
         r->lock = 0;
         r->head = r->tail = first;
         r->failed = 0;
-        e->rings[i] = (struct st_engine_ring){.head = first, .depth = depth};
-        st_store_release_64(&e->rings[i].at, (uint64_t)(uintptr_t)r); /* pairs with st_engine_gather */
+        own->head = first;
+        own->depth = depth;
+        own->done = own->gated_ns = own->looked_ns = own->suspect = 0;
+        own->status = ST_OK;
+        st_store_release_64(&own->at, (uint64_t)(uintptr_t)r); /* pairs with st_engine_round */
         st_store_release_64(&r->opened, ++e->openings); /* pairs with st_lane_attach */
         st_store_release_64(&e->shared->rings[i], (uint64_t)(uintptr_t)r); /* pairs with st_lane_attach */
     }
     pthread_mutex_unlock(&e->lock);
-    return i < ST_SDMA_RINGS ? ST_OK : ST_EFULL;
+    return rc;
 }
 
-/* Closes a ring that is drained, and to which nobody submits; its memory is the caller's again, but peers may still
- * look at it.  ST_AGAIN: it is not empty. */
+/* Closes a ring that is drained, and to which nobody submits; its memory is the caller's again.  Peers that have
+ * found it before may look at it a moment longer, to see that it is closed.  ST_AGAIN: it is not empty. */
 static inline int st_engine_remove(struct st_engine *e, uint32_t index)
 {
-    struct st_engine_ring *r = &e->rings[index];
-    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
+    struct st_engine_ring *r = &e->rings[index < ST_SDMA_RINGS ? index : 0];
+    struct st_ring *ring;
+    uint64_t round;
     int rc = ST_OK;
 
     pthread_mutex_lock(&e->lock);
-    if (!ring) {
+    ring = (struct st_ring *)(uintptr_t)r->at;
+    if (index >= ST_SDMA_RINGS || !ring) {
         rc = ST_EINVAL;
     } else if (e->runs && st_load_acquire_64(&ring->head) != st_load_acquire_64(&ring->tail)) {
         rc = ST_AGAIN; /* pairs with st_ring_pass, st_lane_ring */
+        st_sdma_bell(e->shared, index); /* a producer may have died before it rang */
     } else {
         st_store_release_64(&ring->opened, 0); /* pairs with st_lane_open */
         st_store_release_64(&e->shared->rings[index], 0); /* pairs with st_lane_attach */
-        st_store_release_64(&r->at, 0); /* pairs with st_engine_gather */
+        st_store_seqcst_64(&r->at, 0); /* pairs with st_engine_round */
+        round = st_load_seqcst_64(&e->round); /* the thread may still have it in hand: pairs with st_engine_round */
+        while (round & 1 && st_load_acquire_64(&e->round) == round) /* pairs with st_engine_round */
+            sched_yield();
     }
     pthread_mutex_unlock(&e->lock);
     return rc;

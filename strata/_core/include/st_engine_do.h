@@ -142,21 +142,39 @@ static inline int st_engine_move(struct st_engine *e, const struct st_descriptor
 
 /* ---- flags ---------------------------------------------------------------------------------- */
 
-/* Rings the DMA thread of the die that has the flag, and whoever sleeps on the futex before it. */
+/* Wakes another die's DMA thread, if it has one that sleeps. */
+static inline void st_engine_wake(struct st_engine *e, uint32_t die)
+{
+    struct st_sdma *s;
+
+    if (st_engine_hold_sdma(e, die, &s) != ST_OK)
+        return;
+    st_wake(&s->bell, &s->bell_sleepers);
+    st_hold_none(&e->hold);
+}
+
+/* Wakes the DMA thread of the die that has the flag, and whoever sleeps on the futex before it.  Then nothing is held. */
 static inline void st_engine_tell(struct st_engine *e, const struct st_descriptor *d, uint64_t *flag)
 {
     uint32_t *word = (uint32_t *)(void *)flag - d->wake;
     int64_t owner = d->flags & ST_SDMA_WORLD ? -1 : st_owner(e->ctx, d->dst);
-    struct st_sdma *of;
 
     if (d->wake)
         st_wake(word, word + 1);
-    if (owner >= 0 && (uint32_t)owner != e->ctx->rank && st_load_relaxed_64(&e->ctx->dies[owner].sdma)) {
-        st_hold_none(&e->hold); /* looking for it may map */
-        of = st_sdma_of(e->ctx, (uint32_t)owner);
-        if (of)
-            st_wake(&of->bell, &of->bell_sleepers);
-    }
+    st_hold_none(&e->hold);
+    if (owner >= 0 && (uint32_t)owner != e->ctx->rank)
+        st_engine_wake(e, (uint32_t)owner);
+}
+
+/* Adds to a flag; a poisoned one stays as it is. */
+static inline void st_flag_add(uint64_t *flag, uint64_t value)
+{
+    uint64_t old;
+
+    do {
+        old = st_load_acquire_64(flag); /* pairs with st_engine_flag */
+    } while (!(old & ST_SDMA_POISON) && !st_cas_acq_rel_64(flag, old, old + value)); /* pairs with st_engine_gate */
+    st_fence_seqcst(); /* before the look at sleepers */
 }
 
 /* A flag; of a chain that has failed (status), the poison. */
@@ -175,8 +193,7 @@ static inline int st_engine_flag(struct st_engine *e, const struct st_descriptor
     } else if (d->type == ST_SDMA_WRITE) {
         st_store_seqcst_64(flag, d->value); /* pairs with st_engine_gate */
     } else if (d->type == ST_SDMA_ADD) {
-        if (!(st_load_acquire_64(flag) & ST_SDMA_POISON)) /* pairs with st_engine_flag */
-            st_add_seqcst_64(flag, d->value); /* pairs with st_engine_gate */
+        st_flag_add(flag, d->value);
     } else if (st_add_acq_rel_64(counter, 1) + 1 == d->bytes) { /* pairs with itself, in other dies */
         st_store_seqcst_64(flag, d->value); /* pairs with st_engine_gate */
     } else {
@@ -184,7 +201,6 @@ static inline int st_engine_flag(struct st_engine *e, const struct st_descriptor
         return ST_OK;
     }
     st_engine_tell(e, d, flag);
-    st_hold_none(&e->hold);
     return ST_OK;
 }
 

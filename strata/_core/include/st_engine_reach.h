@@ -64,7 +64,7 @@ static inline int st_engine_reach_flag(struct st_engine *e, const struct st_desc
     uint64_t at = gate ? d->src : d->dst, back = 4 * (uint64_t)d->wake;
     uint64_t world = st_group_bytes(e->ctx->ndies, e->ctx->header->mailbox_bytes);
 
-    if (at % 8 || back > at)
+    if (at % 8 || back > at || d->wake == 1) /* the word and its sleepers are 8 bytes */
         return ST_EINVAL;
     if (d->flags & ST_SDMA_WORLD) {
         if (at > world - 8)
@@ -105,6 +105,27 @@ static inline int st_engine_hold(struct st_engine *e, const struct st_descriptor
         rc = st_engine_reach_all(e, d, flag);
         rc = rc == ST_OK ? st_engine_take(e) : rc;
     } while (rc == ST_AGAIN);
+    return rc;
+}
+
+/* A die's rings, held.  ST_ENOJOB: it takes no descriptors. */
+static inline int st_engine_hold_sdma(struct st_engine *e, uint32_t die, struct st_sdma **s)
+{
+    uint64_t va = st_load_acquire_64(&e->ctx->dies[die].sdma); /* pairs with st_engine_open */
+    int rc;
+
+    *s = (struct st_sdma *)(uintptr_t)va;
+    if (!va || va % ST_LINE || st_owner(e->ctx, va) != (int64_t)die)
+        return ST_ENOJOB;
+    do {
+        e->nranges = 0;
+        rc = st_engine_reach(e, va, sizeof **s, 0, 1);
+        rc = rc == ST_OK ? st_engine_take(e) : rc;
+    } while (rc == ST_AGAIN);
+    if (rc == ST_OK && (*s)->magic != ST_SDMA_MAGIC) {
+        st_hold_none(&e->hold);
+        rc = ST_ENOJOB;
+    }
     return rc;
 }
 

@@ -25,8 +25,8 @@ static inline void st_event_fail(struct st_engine *e, const struct st_engine_rin
 {
     struct st_event *v = &e->events[d->event < ST_SDMA_EVENTS ? d->event : 0];
 
-    if (v == e->events || st_load_relaxed_32(&v->status) != ST_OK)
-        return;
+    if (v == e->events || !st_load_acquire_32(&v->used) || st_load_relaxed_32(&v->status) != ST_OK)
+        return; /* pairs with st_event_take */
     v->ring = ((const struct st_ring *)(uintptr_t)r->at)->index;
     v->index = r->head;
     v->failed = *d;
@@ -50,7 +50,7 @@ static inline void st_ring_fail(struct st_engine *e, struct st_engine_ring *r, c
 static inline int st_engine_patience(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *d)
 {
     struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
-    uint64_t now = st_now_ns(), limit = d->bytes ? d->bytes : e->timeout_ns;
+    uint64_t now = st_now_ns(), limit = d->bytes ? d->bytes : e->timeout_ns ? e->timeout_ns : UINT64_MAX;
 
     if (!r->gated_ns) {
         r->gated_ns = r->looked_ns = now;
@@ -77,13 +77,14 @@ static inline int st_engine_do(struct st_engine *e, struct st_engine_ring *r, co
         rc = st_engine_flag(e, d, status);
         break;
     case ST_SDMA_NOTIFY:
-        st_count(&e->count.notifies, 1);
-        if (d->event == 0 || d->event >= ST_SDMA_EVENTS)
-            return ST_EINVAL;
+        rc = d->event == 0 || d->event >= ST_SDMA_EVENTS ? ST_EINVAL : status;
+        if (rc == ST_EINVAL && status == ST_OK)
+            break;
         if (status != ST_OK)
             st_event_fail(e, r, d, status);
+        st_count(&e->count.notifies, 1);
         st_event_notify(e, d->event);
-        return status;
+        return rc;
     case ST_SDMA_NOP:
         rc = ST_OK;
         break;
@@ -103,7 +104,15 @@ static inline int st_engine_do(struct st_engine *e, struct st_engine_ring *r, co
     }
     if (rc != ST_OK && rc != ST_AGAIN && status == ST_OK)
         st_ring_fail(e, r, d, rc);
-    return rc;
+    return rc == ST_OK && status != ST_OK ? ST_ECANCELED : rc;
+}
+
+/* No gate is shut any more. */
+static inline void st_ring_ungate(struct st_engine_ring *r)
+{
+    if (r->gated_ns) /* pairs with nothing: for inspectors */
+        st_store_release_64(&((struct st_ring *)(uintptr_t)r->at)->gated_ns, 0);
+    r->gated_ns = 0;
 }
 
 /* The next descriptor of the list of a call; ST_AGAIN also when there are more. */
@@ -117,7 +126,7 @@ static inline int st_engine_call(struct st_engine *e, struct st_engine_ring *r, 
         rc = ST_EINVAL;
     if (rc == ST_OK && r->done < call->bytes) {
         rc = st_engine_fetch(e, &d, call->src + r->done * sizeof d, sizeof d, 0);
-        if (rc == ST_OK && r->done == 0 && call->src_gen &&
+        if (rc == ST_OK && call->src_gen && /* given back meanwhile, maybe something else by now */
             call->src_gen != st_sdma_generation(e->ctx, call->src, call->bytes * sizeof d))
             rc = ST_EREG;
     }
@@ -133,9 +142,9 @@ static inline int st_engine_call(struct st_engine *e, struct st_engine_ring *r, 
     d.event = call->event;
     if (d.type == ST_SDMA_CALL || d.type == ST_SDMA_NOTIFY)
         d.type = 0; /* no call calls, and it is the caller who is notified */
-    if (st_engine_do(e, r, &d) == ST_AGAIN && r->gated_ns)
+    if (st_engine_do(e, r, &d) == ST_AGAIN)
         return ST_AGAIN;
-    r->gated_ns = 0;
+    st_ring_ungate(r);
     r->done++;
     st_store_release_64(&ring->called, r->done); /* pairs with nothing: for inspectors */
     return ST_AGAIN;
@@ -147,10 +156,11 @@ static inline void st_ring_pass(struct st_engine *e, struct st_engine_ring *r, i
     struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
 
     st_count(&e->count.descriptors, 1);
-    st_ring_slot(ring, r->depth, r->head)->status = (uint32_t)status;
-    if (r->gated_ns)
-        st_store_release_64(&ring->gated_ns, 0); /* pairs with nothing: for inspectors */
-    r->gated_ns = r->done = 0;
+    st_store_relaxed_32(&st_ring_slot(ring, r->depth, r->head)->status, (uint32_t)status);
+    st_ring_ungate(r);
+    if (r->done)
+        st_store_release_64(&ring->called, 0); /* pairs with st_cycle_at */
+    r->done = 0;
     st_store_seqcst_64(&ring->head, ++r->head); /* pairs with st_lane_room */
     st_wake(&ring->room_word, &ring->room_sleepers);
 }
@@ -166,7 +176,7 @@ static inline enum st_turn st_engine_turn(struct st_engine *e, struct st_engine_
     for (k = 0; k < ST_TURN_DESCRIPTORS && e->count.bytes - bytes < ST_TURN_BYTES; k++) {
         tail = st_load_acquire_64(&ring->tail); /* pairs with st_lane_ring */
         if (tail == r->head)
-            return ST_TURN_EMPTY;
+            return k ? ST_TURN_MORE : ST_TURN_EMPTY;
         d = *st_ring_slot(ring, r->depth, r->head);
         if (d.flags & ST_SDMA_BEGIN && r->done == 0 && r->gated_ns == 0)
             r->status = ST_OK;
@@ -190,11 +200,15 @@ static inline enum st_turn st_engine_turn(struct st_engine *e, struct st_engine_
 /* Takes over which rings have been rung. */
 static inline void st_engine_gather(struct st_engine *e)
 {
+    uint64_t rung;
     uint32_t i;
 
     for (i = 0; i < ST_SDMA_RINGS / 64; i++)
-        if (st_load_relaxed_64(&e->shared->pending[i]))
-            e->active[i] |= st_swap_acq_rel_64(&e->shared->pending[i], 0); /* pairs with st_lane_ring */
+        if (st_load_relaxed_64(&e->shared->pending[i])) {
+            rung = st_swap_acq_rel_64(&e->shared->pending[i], 0); /* pairs with st_sdma_bell */
+            st_count(&e->count.doorbells, (uint64_t)__builtin_popcountll(rung));
+            e->active[i] |= rung;
+        }
 }
 
 /* A turn for each ring that has something: the most that any did. */
@@ -204,6 +218,7 @@ static inline enum st_turn st_engine_round(struct st_engine *e)
     uint32_t k, i, first = e->turn;
     uint64_t word;
 
+    st_store_seqcst_64(&e->round, e->round + 1); /* pairs with st_engine_remove */
     st_engine_gather(e);
     for (k = 0; k < ST_SDMA_RINGS; k++) {
         i = (first + k) % ST_SDMA_RINGS;
@@ -214,7 +229,7 @@ static inline enum st_turn st_engine_round(struct st_engine *e)
         }
         if (!(word & 1))
             continue;
-        if (!st_load_acquire_64(&e->rings[i].at)) { /* pairs with st_engine_add, st_engine_remove */
+        if (!st_load_seqcst_64(&e->rings[i].at)) { /* pairs with st_engine_add, st_engine_remove */
             e->active[i >> 6] &= ~(1ull << (i & 63));
             continue;
         }
@@ -224,6 +239,7 @@ static inline enum st_turn st_engine_round(struct st_engine *e)
         most = turn > most ? turn : most;
         e->turn = i + 1;
     }
+    st_store_release_64(&e->round, e->round + 1); /* pairs with st_engine_remove */
     return most;
 }
 

@@ -10,23 +10,29 @@
 #define ST_GATE_SLEEP_LEAST 50000ull
 #define ST_GATE_SLEEP_MOST 2000000ull
 
-/* Sleeps until the bell, or for limit_ns; not if a ring has been rung meanwhile. */
-static inline void st_engine_sleep(struct st_engine *e, uint64_t limit_ns)
+/* Announces that the thread is about to sleep.  It looks at everything once more before it does: at rings, gates and
+ * what has been cancelled; whoever changes one of them later wakes it. */
+static inline uint32_t st_engine_arm(struct st_engine *e)
+{
+    uint32_t seen = st_load_acquire_32(&e->shared->bell); /* pairs with st_wake, st_engine_end */
+
+    st_add_seqcst_32(&e->shared->bell_sleepers, 1); /* pairs with st_wake */
+    st_fence_seqcst(); /* pairs with st_sdma_bell */
+    return seen;
+}
+
+static inline void st_engine_disarm(struct st_engine *e)
+{
+    st_add_seqcst_32(&e->shared->bell_sleepers, (uint32_t)-1); /* pairs with st_wake */
+}
+
+/* Sleeps until the bell, or for limit_ns. */
+static inline void st_engine_sleep(struct st_engine *e, uint32_t seen, uint64_t limit_ns)
 {
     struct timespec ts = {.tv_nsec = (long)limit_ns};
-    struct st_sdma *s = e->shared;
-    uint32_t seen = st_load_acquire_32(&s->bell), i; /* pairs with st_wake in st_lane_ring */
-    uint64_t rung = 0;
 
-    st_add_seqcst_32(&s->bell_sleepers, 1); /* pairs with st_wake in st_lane_ring */
-    st_fence_seqcst();
-    for (i = 0; i < ST_SDMA_RINGS / 64; i++)
-        rung |= st_load_seqcst_64(&s->pending[i]); /* pairs with st_lane_ring */
-    if (!rung && !st_load_seqcst_32(&e->stop)) { /* pairs with st_engine_end */
-        st_count(&e->count.sleeps, 1);
-        st_futex(&s->bell, FUTEX_WAIT, seen, limit_ns ? &ts : NULL);
-    }
-    st_add_seqcst_32(&s->bell_sleepers, (uint32_t)-1); /* pairs with st_wake in st_lane_ring */
+    st_count(&e->count.sleeps, 1);
+    st_futex(&e->shared->bell, FUTEX_WAIT, seen, limit_ns ? &ts : NULL);
 }
 
 static inline uint64_t st_gate_sleep(uint64_t waited_ns)
@@ -40,22 +46,34 @@ static void *st_engine_main(void *arg)
 {
     struct st_engine *e = arg;
     uint64_t since = 0, now;
+    uint32_t seen = 0, stop, armed = 0;
     enum st_turn turn;
 
     for (;;) {
+        stop = st_load_acquire_32(&e->stop); /* pairs with st_engine_end */
+        if (stop)
+            st_fence_seqcst(); /* pairs with st_sdma_bell: whoever still found a ring open is in this last round */
         turn = st_engine_round(e);
-        if (turn == ST_TURN_MORE) {
-            since = 0;
+        if (turn == ST_TURN_MORE || (turn == ST_TURN_EMPTY && stop)) {
+            if (armed)
+                st_engine_disarm(e);
+            if (turn == ST_TURN_EMPTY)
+                return NULL;
+            since = armed = 0;
             continue;
         }
-        if (turn == ST_TURN_EMPTY && st_load_acquire_32(&e->stop)) /* pairs with st_engine_end */
-            return NULL;
         now = st_now_ns();
         since = since ? since : now;
-        if (now - since < e->linger_ns)
+        if (armed) { /* nothing has come up since */
+            st_engine_sleep(e, seen, turn == ST_TURN_GATED ? st_gate_sleep(now - since) : 0);
+            st_engine_disarm(e);
+            armed = 0;
+        } else if (now - since >= e->linger_ns) {
+            seen = st_engine_arm(e);
+            armed = 1;
+        } else {
             sched_yield();
-        else
-            st_engine_sleep(e, turn == ST_TURN_GATED ? st_gate_sleep(now - since) : 0);
+        }
     }
 }
 
@@ -78,14 +96,17 @@ static inline void st_engine_end(struct st_engine *e)
 {
     uint32_t i;
 
+    if (!e->shared)
+        return;
     st_store_seqcst_64(&e->ctx->dies[e->ctx->rank].sdma, 0); /* pairs with st_sdma_of */
     pthread_mutex_lock(&e->lock);
     for (i = 0; i < ST_SDMA_RINGS; i++)
         if (e->rings[i].at) /* pairs with st_lane_open */
             st_store_seqcst_64(&((struct st_ring *)(uintptr_t)e->rings[i].at)->opened, 0);
+    e->shared->open = 0;
+    st_store_seqcst_32(&e->stop, 1); /* pairs with st_engine_cancelled, st_engine_main */
     pthread_mutex_unlock(&e->lock);
-    st_store_seqcst_32(&e->stop, 1); /* pairs with st_engine_cancelled, st_engine_sleep */
-    st_add_seqcst_32(&e->shared->bell, 1); /* pairs with st_engine_sleep */
+    st_add_seqcst_32(&e->shared->bell, 1); /* pairs with st_engine_arm */
     st_futex(&e->shared->bell, FUTEX_WAKE, INT32_MAX, NULL);
     if (e->runs)
         pthread_join(e->thread, NULL);

@@ -30,7 +30,7 @@ struct st_hold {
 
 static inline int st_range_meets(const struct st_range *r, uint64_t va, uint64_t bytes)
 {
-    uint64_t at = st_load_relaxed_64(&r->va), n = st_load_acquire_64(&r->bytes); /* pairs with st_still_begin, st_hold_all */
+    uint64_t at = st_load_acquire_64(&r->va), n = st_load_acquire_64(&r->bytes); /* pairs with st_still_begin, st_hold_all */
 
     return n && at < va + bytes && va < at + n;
 }
@@ -42,13 +42,14 @@ static inline void st_hold_none(struct st_hold *h)
     st_store_release_64(&h->nheld, 0); /* pairs with st_still_begin */
 }
 
-/* Holds n ranges, in place of those before.  0: one of them is about to go, and none is held. */
+/* Holds n ranges; nothing is held before.  0: one of them is about to go, and none is held.  Whoever reads a new range
+ * with an old count sees by it, since each word is released, that the old ones are let go. */
 static inline int st_hold_all(struct st_hold *h, const struct st_range *ranges, uint64_t n)
 {
     uint64_t i, k;
 
     for (i = 0; i < n; i++) {
-        st_store_relaxed_64(&h->held[i].va, ranges[i].va);
+        st_store_release_64(&h->held[i].va, ranges[i].va); /* pairs with st_range_meets */
         st_store_release_64(&h->held[i].bytes, ranges[i].bytes); /* pairs with st_range_meets */
     }
     st_store_seqcst_64(&h->nheld, n); /* pairs with st_still_begin */
@@ -65,7 +66,8 @@ static inline int st_hold_all(struct st_hold *h, const struct st_range *ranges, 
 
 /* ---- whoever takes pages away ----------------------------------------------------- */
 
-/* Returns when the DMA thread is not at these pages, and will not be before st_still_end(slot). */
+/* Returns when the DMA thread is not at these pages, and will not be before st_still_end(slot).  The caller holds the
+ * lock of the pages: the die's own, or the map_lock of a peer's. */
 static inline uint32_t st_still_begin(struct st_ctx *ctx, uint64_t va, uint64_t npages)
 {
     struct st_hold *h = ctx->hold;
@@ -80,7 +82,7 @@ static inline uint32_t st_still_begin(struct st_ctx *ctx, uint64_t va, uint64_t 
         if (k == 0)
             sched_yield();
     }
-    st_store_relaxed_64(&h->still[k].va, va);
+    st_store_release_64(&h->still[k].va, va); /* pairs with st_range_meets */
     st_store_release_64(&h->still[k].bytes, bytes); /* pairs with st_range_meets */
     st_add_seqcst_64(&h->nstill, 1); /* pairs with st_hold_all */
     st_fence_seqcst();

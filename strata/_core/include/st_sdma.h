@@ -123,34 +123,39 @@ static inline int st_lane_attach(struct st_ctx *ctx, uint32_t die, uint32_t inde
 /* Is it still the ring that it was, and does anybody read it? */
 static inline int st_lane_open(struct st_ctx *ctx, const struct st_lane *lane)
 {
-    uint64_t va = (uint64_t)(uintptr_t)lane->ring;
+    uint64_t va = (uint64_t)(uintptr_t)lane->ring, of = (uint64_t)(uintptr_t)lane->of;
 
     if (lane->die != ctx->rank) {
         if (!st_die_alive(ctx, lane->die))
             return ST_EDEAD;
-        if (st_ensure_mapped(ctx, va, st_ring_bytes(lane->depth), 1) != ST_OK)
+        if (st_ensure_mapped(ctx, of, sizeof *lane->of, 1) != ST_OK ||
+            st_ensure_mapped(ctx, va, st_ring_bytes(lane->depth), 1) != ST_OK)
             return ST_ENOJOB;
     }
+    if (st_load_acquire_64(&ctx->dies[lane->die].sdma) != of ||       /* pairs with st_engine_open, st_engine_end */
+        st_load_acquire_64(&lane->of->rings[lane->index]) != va) /* pairs with st_engine_add, st_engine_remove */
+        return ST_ENOJOB;
     return st_load_acquire_64(&lane->ring->opened) == lane->opened ? ST_OK : ST_ENOJOB; /* pairs with st_engine_remove */
 }
 
-/* Takes the ring for filling; from a producer that died with it, too.  One that is stopped there holds others up
- * until their deadline (ST_ETIMEOUT). */
+/* Takes the ring for filling; from a producer that died with it, too, which is looked for now and then and before
+ * giving up.  One that is stopped there holds others up until their deadline (ST_ETIMEOUT). */
 static inline int st_lane_lock(struct st_ctx *ctx, const struct st_lane *lane, struct st_waiter *w)
 {
     uint32_t *lock = &lane->ring->lock, holder;
-    int rc = st_lane_open(ctx, lane);
+    int rc = st_lane_open(ctx, lane), step;
 
     while (rc == ST_OK && !st_cas_acq_rel_32(lock, 0, ctx->rank + 1)) { /* pairs with st_lane_unlock */
-        rc = st_wait_step(w);
-        if (rc != ST_AGAIN)
+        step = st_wait_step(w);
+        if (step == ST_OK)
             continue;
-        rc = st_lane_open(ctx, lane);
+        rc = step == ST_EINTR ? step : st_lane_open(ctx, lane);
         holder = st_load_acquire_32(lock); /* pairs with st_lane_unlock */
-        if (rc == ST_OK && holder && holder - 1 < ctx->ndies && holder - 1 != ctx->rank &&
-            !st_die_alive(ctx, holder - 1) &&
+        if (rc == ST_OK && holder - 1 < ctx->ndies && holder - 1 != ctx->rank && !st_die_alive(ctx, holder - 1) &&
             st_cas_acq_rel_32(lock, holder, ctx->rank + 1)) /* pairs with nothing: the holder is dead */
             return ST_OK;
+        if (rc == ST_OK && step == ST_ETIMEOUT)
+            rc = step;
     }
     return rc;
 }
@@ -169,24 +174,33 @@ static inline uint64_t st_lane_room(const struct st_lane *lane, int *rc)
     return used > lane->depth ? 0 : lane->depth - used;
 }
 
-/* The descriptor `ahead` slots beyond the tail. */
+/* The descriptor `ahead` slots beyond the tail.  Whoever looks for cycles of gates may still read what was there. */
 static inline void st_lane_put(struct st_lane *lane, uint64_t ahead, const struct st_descriptor *d)
 {
-    uint64_t index = lane->ring->tail + ahead;
-    struct st_descriptor *slot = st_ring_slot(lane->ring, lane->depth, index);
+    uint64_t index = lane->ring->tail + ahead, words[sizeof *d / 8], k;
+    uint64_t *slot = (uint64_t *)(void *)st_ring_slot(lane->ring, lane->depth, index);
+    struct st_descriptor made = *d;
 
-    *slot = *d;
-    slot->status = ST_OK;
-    slot->commit = index + 1;
+    made.status = ST_OK;
+    made.commit = index + 1;
+    memcpy(words, &made, sizeof words);
+    for (k = 0; k < sizeof words / 8; k++)
+        st_store_relaxed_64(&slot[k], words[k]);
+}
+
+/* Has the DMA thread look at ring `index`. */
+static inline void st_sdma_bell(struct st_sdma *s, uint32_t index)
+{
+    st_or_acq_rel_64(&s->pending[index >> 6], 1ull << (index & 63)); /* pairs with st_engine_gather */
+    st_fence_seqcst(); /* pairs with st_engine_arm: it sees the bit, or this sees the sleeper */
+    st_wake(&s->bell, &s->bell_sleepers);
 }
 
 /* The doorbell: the next `count` descriptors may be executed. */
 static inline void st_lane_ring(struct st_lane *lane, uint64_t count)
 {
-    st_store_release_64(&lane->ring->tail, lane->ring->tail + count); /* pairs with st_ring_look */
-    st_or_acq_rel_64(&lane->of->pending[lane->index >> 6], 1ull << (lane->index & 63)); /* pairs with st_engine_gather */
-    st_fence_seqcst(); /* pairs with st_engine_sleep: it sees the bit, or this sees the sleeper */
-    st_wake(&lane->of->bell, &lane->of->bell_sleepers);
+    st_store_release_64(&lane->ring->tail, lane->ring->tail + count); /* pairs with st_engine_turn */
+    st_sdma_bell(lane->of, lane->index);
 }
 
 /* Waits for at least one free slot; the caller has the lock.  Returns how many there are, 0: see *rc. */
@@ -224,8 +238,9 @@ static inline uint64_t st_lane_tail(const struct st_lane *lane)
 #define ST_SDMA_NOWAIT 1ull
 
 /* Puts n descriptors into the ring as one chain and rings; *first is the index of the first.  A full
- * ring makes it wait until the deadline; with ST_SDMA_NOWAIT it does not, and what does not
- * fit as a whole is ST_EFULL.  *done counts those that are in the ring, also after a failure. */
+ * ring makes it wait, at most timeout_ns for each bit of room; with ST_SDMA_NOWAIT it does not, and what does not
+ * fit as a whole, or into a ring that another producer is filling, is ST_EFULL.  *done counts those that are in the
+ * ring, also after a failure.  ST_ENOJOB: the ring was closed, maybe before it came to them. */
 static inline int st_lane_submit(struct st_ctx *ctx, struct st_lane *lane, const struct st_descriptor *d, uint64_t n,
                                  const struct st_wait_policy *policy, uint64_t timeout_ns, uint64_t *first,
                                  uint64_t *done)
@@ -240,7 +255,7 @@ static inline int st_lane_submit(struct st_ctx *ctx, struct st_lane *lane, const
     rc = st_lane_lock(ctx, lane, &w);
     st_wait_end(&w);
     if (rc != ST_OK)
-        return rc;
+        return rc == ST_ETIMEOUT && timeout_ns == ST_SDMA_NOWAIT ? ST_EFULL : rc;
     *first = lane->ring->tail;
     if (timeout_ns == ST_SDMA_NOWAIT && st_lane_room(lane, &rc) < n)
         rc = rc != ST_OK ? rc : ST_EFULL;
@@ -258,6 +273,9 @@ static inline int st_lane_submit(struct st_ctx *ctx, struct st_lane *lane, const
         st_lane_ring(lane, room);
         *done += room;
     }
+    /* st_lane_ring has a fence: the DMA thread sees the bell before it ends, or this sees that the ring is closed. */
+    if (rc == ST_OK && st_load_seqcst_64(&lane->ring->opened) != lane->opened) /* pairs with st_engine_end */
+        rc = ST_ENOJOB;
     st_lane_unlock(lane);
     return rc;
 }
