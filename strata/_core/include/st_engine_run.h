@@ -168,11 +168,13 @@ static inline void st_ring_pass(struct st_engine *e, struct st_engine_ring *r, i
 /* One ring's turn. */
 static inline enum st_turn st_engine_turn(struct st_engine *e, struct st_engine_ring *r)
 {
-    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
-    uint64_t bytes = e->count.bytes, tail, k, done;
+    struct st_ring *ring = (struct st_ring *)(uintptr_t)st_load_seqcst_64(&r->at); /* pairs with st_engine_add, */
+    uint64_t bytes = e->count.bytes, tail, k, done;                               /* st_engine_remove */
     struct st_descriptor d;
     int rc;
 
+    if (!ring)
+        return ST_TURN_EMPTY;
     for (k = 0; k < ST_TURN_DESCRIPTORS && e->count.bytes - bytes < ST_TURN_BYTES; k++) {
         tail = st_load_acquire_64(&ring->tail); /* pairs with st_lane_ring */
         if (tail == r->head)
@@ -229,10 +231,6 @@ static inline enum st_turn st_engine_round(struct st_engine *e)
         }
         if (!(word & 1))
             continue;
-        if (!st_load_seqcst_64(&e->rings[i].at)) { /* pairs with st_engine_add, st_engine_remove */
-            e->active[i >> 6] &= ~(1ull << (i & 63));
-            continue;
-        }
         turn = st_engine_turn(e, &e->rings[i]);
         if (turn == ST_TURN_EMPTY)
             e->active[i >> 6] &= ~(1ull << (i & 63));
