@@ -3,42 +3,14 @@
  *
  *     gcc -std=gnu11 -D_GNU_SOURCE -O2 -pthread -Istrata/_core/include tests/c/test_lower.c && ./a.out [seed]
  */
-#include "plans.h"
-#include "st_engine_thread.h"
-#include "st_lower.h"
+#include "machines.h"
 
-enum { DEPTH = 4096, CORES = 2, LISTS_ROOM = 8192 };
-
-/* A die's engine, its rings and what descriptors need, in one page. */
-struct machine {
-    struct st_engine *e;
-    struct st_lane lanes[CORES];
-    uint64_t *counters;
-    struct st_sdma_operand *lists;
+/* A member. */
+struct part {
+    struct machine m;
     struct buffers buffers;
     struct hand_plan plan;
 };
-
-static void machine_open(struct machine *m, struct st_ctx *ctx)
-{
-    uint8_t *page = dies_pages(ctx, 1), *at = page + (1 << 14);
-    uint32_t index;
-
-    m->e = calloc(1, st_engine_bytes());
-    CHECK(m->e);
-    CHECK_IS(st_engine_init(m->e, ctx, 1000000000), ST_OK);
-    st_engine_open(m->e, (struct st_sdma *)(void *)page);
-    for (uint32_t c = 0; c < CORES; c++, at += st_ring_bytes(DEPTH)) {
-        CHECK_IS(st_engine_add(m->e, (struct st_ring *)(void *)at, DEPTH, 1000 * c, &index), ST_OK);
-        CHECK_IS(st_lane_attach(ctx, ctx->rank, index, &m->lanes[c]), ST_OK);
-    }
-    m->counters = (uint64_t *)(void *)at;
-    m->lists = (struct st_sdma_operand *)(void *)(at + 8 * MOST_UNITS);
-    CHECK(at + 8 * MOST_UNITS + LISTS_ROOM * sizeof *m->lists <= page + ST_PAGE_BYTES);
-    buffers_make(&m->buffers, ctx);
-    ctx->reduce = plain_reduce;
-    ctx->accumulate = st_accumulate;
-}
 
 /* Puts a member's descriptors into its rings; how many. */
 static uint64_t submit(struct machine *m, struct st_lowering *l)
@@ -47,7 +19,7 @@ static uint64_t submit(struct machine *m, struct st_lowering *l)
     uint64_t total, operands = st_lower_operands(p, l->block, &total), put, k, sum = 0;
     struct st_descriptor d;
 
-    memset(m->counters, 0, 8 * p->nflags);
+    memset((void *)(uintptr_t)l->counters, 0, 8 * p->nflags);
     CHECK(operands <= LISTS_ROOM);
     l->room = operands;
     for (uint32_t c = 0; c < st_plan_cores(p); c++) {
@@ -60,11 +32,11 @@ static uint64_t submit(struct machine *m, struct st_lowering *l)
                 CHECK_IS(st_lower(l, u, k, &d), ST_OK);
                 CHECK(d.bytes <= l->block || d.type == ST_SDMA_GATE);
                 d.flags |= put ? 0 : ST_SDMA_BEGIN;
-                CHECK(put < DEPTH);
-                st_lane_put(&m->lanes[c], put++, &d);
+                CHECK(put < LANE_DEPTH);
+                st_lane_put(&m->lane[c], put++, &d);
             }
         }
-        st_lane_ring(&m->lanes[c], put);
+        st_lane_ring(&m->lane[c], put);
         sum += put;
     }
     CHECK(sum == total && l->listed == l->room); /* all that there is room for, and no more */
@@ -76,7 +48,7 @@ static uint64_t submit(struct machine *m, struct st_lowering *l)
     return sum;
 }
 
-static void test_round(struct dies *d, struct machine *m, uint8_t *memory, uint64_t number)
+static void test_round(struct dies *d, struct part *m, uint8_t *memory, uint64_t number)
 {
     struct st_base bases[DIES_MOST];
     uint64_t flag_at[DIES_MOST], seed = dies_seed + number, wake = (uint64_t)(uintptr_t)memory + 128, sum[DIES_MOST];
@@ -100,21 +72,21 @@ static void test_round(struct dies *d, struct machine *m, uint8_t *memory, uint6
     }
     for (i = 0; i < d->n; i++) {
         struct st_lowering l = {.ctx = &d->ctx[i], .p = &m[i].plan.p, .bases = bases, .flag_at = flag_at,
-                                .wake_at = wake, .number = number, .counters = (uint64_t)(uintptr_t)m[i].counters,
-                                .lists = (uint64_t)(uintptr_t)m[i].lists, .me = i,
+                                .wake_at = wake, .number = number, .counters = m[i].m.lanes.l.counters,
+                                .lists = m[i].m.lanes.l.lists, .me = i,
                                 .block = 64ull << next(&seed) % 12,
                                 .flag_bits = ST_SDMA_SILENT | (world ? ST_SDMA_WORLD : 0)};
-        sum[i] = m[i].e->count.descriptors + submit(&m[i], &l);
+        sum[i] = m[i].m.e->count.descriptors + submit(&m[i].m, &l);
     }
     do { /* until a turn of each brings nothing on */
         for (i = 0, before = moved, moved = 0; i < d->n; i++) {
-            st_engine_round(m[i].e);
-            moved += m[i].e->count.descriptors;
+            st_engine_round(m[i].m.e);
+            moved += m[i].m.e->count.descriptors;
         }
     } while (moved != before);
     for (i = 0; i < d->n; i++) {
-        CHECK_IS(m[i].e->count.descriptors, sum[i]);
-        CHECK_IS(m[i].e->count.failed, 0);
+        CHECK_IS(m[i].m.e->count.descriptors, sum[i]);
+        CHECK_IS(m[i].m.e->count.failed, 0);
         round_check(&r, &m[i].buffers, d->n);
         for (uint32_t f = 0; f < m[i].plan.p.nflags; f++)
             CHECK(((uint64_t *)(void *)memory)[st_group_flags_off(d->n) / 8 + i * ST_GROUP_FLAGS + f] == number ||
@@ -124,7 +96,7 @@ static void test_round(struct dies *d, struct machine *m, uint8_t *memory, uint6
 
 int main(int argc, char **argv)
 {
-    struct machine m[DIES_MOST];
+    struct part m[DIES_MOST];
     struct dies *d;
     uint8_t *memory;
 
@@ -133,12 +105,15 @@ int main(int argc, char **argv)
         d = dies_open(n, 8, 1000000);
         memory = dies_group(d, NULL);
         memset(m, 0, sizeof m);
-        for (uint32_t i = 0; i < n; i++)
-            machine_open(&m[i], &d->ctx[i]);
+        for (uint32_t i = 0; i < n; i++) {
+            machine_open(&m[i].m, &d->ctx[i]);
+            machine_rings(&m[i].m, LANE_DEPTH);
+            buffers_make(&m[i].buffers, &d->ctx[i]);
+        }
         for (uint64_t number = 1; number <= 100 / DIES_SLOW; number++)
             test_round(d, m, memory, number);
         for (uint32_t i = 0; i < n; i++)
-            free(m[i].e);
+            free(m[i].m.e);
         dies_close(d);
     }
     printf("test_lower: ok\n");

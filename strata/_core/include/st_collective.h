@@ -3,6 +3,7 @@
 #define ST_COLLECTIVE_H
 
 #include "st_crew.h"
+#include "st_exec_sdma.h"
 
 #define ST_DESC_NOTHING 11ull /* of a member that cannot take part: no other member asks for that */
 
@@ -15,6 +16,7 @@ struct st_request {
     const void *src;            /* payload (mailbox) or fabric address */
     void *out;
     void *scratch;
+    struct st_lanes *sdma; /* the DMA thread moves the bytes; NULL: cores do, as always with mailboxes */
     uint64_t payload; /* bytes this member puts in its mailbox */
     uint64_t solo;    /* bytes of the result in a group of one */
     uint64_t src_bytes; /* of this member's own arrays, which must be readable */
@@ -138,6 +140,8 @@ static inline int st_request_run(struct st_group *g, struct st_request *r)
     }
     if (p->staged_bytes)
         st_count(&g->ctx->count.staged_bytes, p->staged_bytes);
+    if (r->sdma && !p->mailbox)
+        return st_exec_sdma(g, p, r->sdma, r->number);
     return st_exec(g, p, r->number, at, r->timeout_ns);
 }
 
