@@ -26,17 +26,19 @@ for each other; Cancelled.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 
-from strata import bootstrap, config, dtypes
+from strata import bootstrap, config, dtypes, errors
 from strata._core import descriptors as d
 from strata._core import engine as engines
-from strata._core import flags, memory, space
+from strata._core import flags, kernels, memory, space
 from strata._core import sdma as core
 from strata._core.descriptors import DESCRIPTOR, OPERAND, POISON
-from strata._core.sdma import Ring, Submission
+from strata._core.sdma import Ring
+from strata._core.submission import Submission
 from strata.fabric import arrays
 
 __all__ = [
@@ -70,7 +72,7 @@ def open_ring(depth: int | None = None, *, first: int = 0) -> Ring:
 
     ``first``: the index of its first descriptor.  RingFull: a die has at most 1024; FabricMemoryError.
     """
-    return core.open_ring(_engine(), depth, first)
+    return core.open_ring(_engine(), depth, _whole("first", first, d.FOREVER))
 
 
 def ring(index: int, rank: int | None = None) -> Ring:
@@ -79,7 +81,7 @@ def ring(index: int, rank: int | None = None) -> Ring:
     Any die may submit to any ring.  NotInJob: there is no such ring; PeerDead.
     """
     engine = _engine()
-    return core.attach(engine, engine.context.rank if rank is None else rank, index)
+    return core.attach(engine, _rank(engine.context, rank), _whole("index", index, d.MOST))
 
 
 def flag(count: int = 1) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -87,17 +89,38 @@ def flag(count: int = 1) -> np.ndarray[Any, np.dtype[np.uint64]]:
     return arrays.zeros((count,), np.uint64)
 
 
-def _flag(name: str, at: Place) -> int:
+def _whole(name: str, value: Any, most: int) -> int:
+    """A whole number from 0 to ``most``."""
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r}: a whole number is expected") from None
+    if not 0 <= value <= most:
+        raise ValueError(f"{name}={value}: 0 to {most} is expected")
+    return value
+
+
+def _rank(context: space.Context, rank: int | None) -> int:
+    return context.rank if rank is None else _whole("rank", rank, context.ndies - 1)
+
+
+def _flag(name: str, at: Place, writes: bool = False) -> int:
     if isinstance(at, np.ndarray):
         if at.dtype != np.uint64 or at.size != 1:
             raise TypeError(f"{name}: a flag is one uint64 of fabric memory, not {at.size} of {at.dtype}; "
                             "of an array of flags take flags[i:i+1]")  # fmt: skip
-        return arrays.address(at)
-    return _address(name, at)
+        if writes and not at.flags.writeable:
+            raise ValueError(f"{name} is read-only")
+        va = arrays.address(at)
+    else:
+        va = _address(name, at)
+    if va % 8:
+        raise ValueError(f"{name}: {va:#x} is no multiple of 8, and so no flag's address")
+    return va
 
 
 def _address(name: str, at: Any) -> int:
-    va = int(at)
+    va = _whole(f"{name} (an array, or an address)", at, d.FOREVER)
     if space.current().owner(va) < 0:
         raise ValueError(f"{name}: {va:#x} is no address in the fabric")
     return va
@@ -110,14 +133,15 @@ def read(at: Place) -> int:
 
 def write(at: Place, value: int) -> None:
     """Raises a flag from the host: gates on it open, after all that this die has written before."""
-    flags.write(bootstrap.context(), _flag("at", at), _value(value))
+    flags.write(bootstrap.context(), _flag("at", at, True), _value(value))
 
 
 def poll(at: Place, value: int) -> bool:
     """Whether a flag has come to ``value``.  A poisoned one raises what ``wait`` would."""
-    if read(at) & POISON:
-        wait(at, value)
-    return read(at) >= value
+    now = read(at)
+    if now & POISON:
+        wait(at, _value(value))  # raises
+    return now >= _value(value)
 
 
 def wait(at: Place, value: int, *, rank: int | None = None, timeout: float | None = None) -> None:
@@ -127,13 +151,11 @@ def wait(at: Place, value: int, *, rank: int | None = None, timeout: float | Non
     timeout); CollectiveTimeout.  A poisoned flag raises the error that its chain failed with.
     """
     context = bootstrap.context()
-    flags.wait(context, _flag("at", at), value, context.rank if rank is None else rank, timeout)
+    flags.wait(context, _flag("at", at), _value(value), _rank(context, rank), timeout)
 
 
 def _value(value: int) -> int:
-    if not 0 <= value < POISON:
-        raise ValueError(f"value={value}: a flag's value is from 0 to 2**63 - 1")
-    return value
+    return _whole("value (of a flag)", value, POISON - 1)
 
 
 def seal(descriptors: np.ndarray) -> None:
@@ -164,8 +186,8 @@ class Batch:
 
     def __init__(self, block: int | None = None) -> None:
         """``block``: largest copy of one descriptor in bytes, at most 64 MiB (None: option sdma_block)."""
-        self.block = config.get().sdma_block if block is None else int(block)
-        if not 1 <= self.block <= d.MOST:
+        self.block = config.get().sdma_block if block is None else _whole("block", block, d.MOST)
+        if self.block < 1:
             raise ValueError(f"block={block}: 1 to {d.MOST} bytes are expected")
         self._parts: list[np.ndarray] = []
         self._keep: list[Any] = []
@@ -192,10 +214,14 @@ class Batch:
 
     def _place(self, name: str, at: Place, nbytes: int | None, writes: bool) -> tuple[int, int]:
         """Address and bytes of an array, or of an address."""
+        nbytes = None if nbytes is None else _whole("nbytes", nbytes, d.FOREVER)
         if not isinstance(at, np.ndarray):
             if nbytes is None:
                 raise TypeError(f"{name}: an address needs nbytes")
-            return _address(name, at), nbytes
+            va, here = _address(name, at), space.current()
+            if nbytes and here.owner(min(va + nbytes - 1, d.FOREVER)) != here.owner(va):
+                raise ValueError(f"{name}: {nbytes} bytes from {va:#x} on go beyond the memory of their die")
+            return va, nbytes
         if memory.owner(space.current(), at) < 0:
             raise ValueError(f"{name}: {arrays.FOREIGN}")
         if not at.flags.c_contiguous:
@@ -235,12 +261,18 @@ class Batch:
         """dst = dst op src, element by element; fabric arrays of one dtype and size.
 
         ``atomic``: each element by one atomic read-modify-write, so that others may add into dst at the same time.
-        TypeError: op is not defined for the dtype.
+        TypeError: op is not defined for the dtype; ValueError: dst is not aligned for atomics.
         """
         if not isinstance(dst, np.ndarray) or not isinstance(src, np.ndarray) or dst.dtype != src.dtype:
             raise TypeError("reduce: dst and src are arrays of one dtype")
         dtype, code = dtypes.reduction(dst.dtype, op)
         a, b, size = self._pair(dst, src, None)
+        if atomic:
+            width = kernels.accumulate_width(dtype, code)
+            if width == 0:
+                raise errors.UnsupportedType(f"reduce: there is no atomic {op} of {dst.dtype}")
+            if a % width:
+                raise ValueError(f"reduce: dst is at {a:#x}, and atomics of {dst.dtype} need a multiple of {width}")
         block = max(self.block // dst.itemsize, 1) * dst.itemsize
         return self._blocks(d.ACCUMULATE if atomic else d.REDUCE, a, b, size, block, dtype=dtype, op=code)
 
@@ -249,7 +281,9 @@ class Batch:
         a, size = self._place("dst", dst, None, True)
         if dst.itemsize not in (1, 2, 4, 8):
             raise TypeError(f"fill: elements of {dst.itemsize} bytes do not divide the pattern of 8")
-        pattern = int(np.full(8 // dst.itemsize, value, dst.dtype).view(np.uint64)[0])
+        element = np.zeros((), dst.dtype)
+        element[()] = value
+        pattern = int(np.full(8 // dst.itemsize, element).view(np.uint64)[0])
         return self._blocks(d.FILL, a, None, size, max(self.block // 8, 1) * 8, value=pattern)
 
     def write(self, at: Place, value: int) -> Batch:
@@ -261,17 +295,21 @@ class Batch:
         return self._flag(d.ADD, at, value)
 
     def _flag(self, kind: int, at: Place, value: int) -> Batch:
+        va = _flag("at", at, True)
         self._keep.append(at)
-        return self._add(kind, dst=_flag("at", at), value=_value(value))
+        return self._add(kind, dst=va, value=_value(value))
 
     def gate(self, at: Place, value: int, *, timeout: float | None = None) -> Batch:
         """Holds up all that follows in the ring until the flag has come to ``value``.
 
         ``timeout``: seconds, after which the chain fails (None: option timeout; inf: never).
         """
-        ns = 0 if timeout is None else d.POISON if timeout == float("inf") else max(1, int(timeout * 1e9))
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"timeout={timeout!r}: seconds, 0 or more, expected (None: the default)")
+        ns = 0 if timeout is None else d.FOREVER if timeout > 1e9 else int(timeout * 1e9) + 1
+        va = _flag("at", at)
         self._keep.append(at)
-        return self._add(d.GATE, src=_flag("at", at), value=_value(value), bytes=ns)
+        return self._add(d.GATE, src=va, value=_value(value), bytes=ns)
 
     def nop(self) -> Batch:
         """Nothing."""

@@ -9,7 +9,7 @@ import numpy as np
 from strata import errors
 from strata.dtypes import OPS
 
-# Twins of the structs in st_abi_sdma.h; sdma.layout() says what C has.
+# Twins of the structs in st_abi_sdma.h; a test compares them.
 DESCRIPTOR = np.dtype(
     [
         ("commit", "u8"), ("type", "u1"), ("op", "u1"), ("dtype", "u1"), ("flags", "u1"), ("event", "u4"),
@@ -25,6 +25,7 @@ BEGIN, RELATIVE, NT, WORLD, LIST, SILENT = 1, 2, 4, 8, 16, 32
 BLOCK = 1 << 20
 MOST = 64 << 20
 POISON = 1 << 63
+FOREVER = (1 << 64) - 1  # as a gate's timeout
 
 
 def describe(d: Any) -> str:
@@ -61,6 +62,8 @@ def failure(status: int, rank: int, ring: int, index: int, failed: bytes, cycle:
         gates = "; ".join(f"ring {r} of rank {die} waits for flag {va:#x} to come to {value:#x}"
                           for die, r, va, value in cycle)  # fmt: skip
         text = f"{where}: {errors.Deadlock.phrase}, each behind another: {gates}"
+    elif errors.STATUS[status].name == "ST_ENOJOB":
+        text = f"{where}: rank {rank} has left the job (strata.finalize), which ends its DMA thread"
     elif int(d["type"]) == GATE and errors.STATUS[status].name == "ST_ETIMEOUT":
         text = f"{where}: the flag did not come to it in time"
     else:

@@ -38,6 +38,7 @@ cdef class Engine:
     cdef dict live                # submissions that have not ended
     cdef object flags             # array of flags for submissions to other dies' rings
     cdef list free_flags
+    cdef list orphans             # (place of a flag, what to keep): of submissions whose ring was closed under them
 
     cdef int start(self, bint thread) except -1
     cdef int reap(self, int most) except -1

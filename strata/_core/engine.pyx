@@ -64,7 +64,7 @@ cdef class Engine:
         ctx.reduce = reduce_fn()
         ctx.reduce_partial = reduce_partial_fn()
         ctx.accumulate = accumulate_fn()
-        self.rings, self.spare, self.live = {}, {}, {}
+        self.rings, self.spare, self.live, self.orphans = {}, {}, {}, []
 
     cdef int start(self, bint thread) except -1:
         """Opens the engine for descriptors; without a thread, step() executes them."""
@@ -73,6 +73,8 @@ cdef class Engine:
         if self.shared is None:
             self.shared = alloc_array(self.context, (1 << 14,), np.dtype(np.uint8), True, ST_HEAP_GROUP)
         st_engine_open(self.e, <st_sdma *>cnp.PyArray_DATA(<cnp.ndarray>self.shared))
+        for memory in self.rings.values():  # it stays a ring's: peers may still look whether that is open
+            self.spare[(memory.size - st_ring_bytes(0)) // (st_ring_bytes(1) - st_ring_bytes(0))].append(memory)
         self.rings.clear()
         if thread and st_engine_start(self.e) != ST_OK:
             st_engine_end(self.e)
@@ -85,9 +87,9 @@ cdef class Engine:
         with self.lock:
             if not self.running or not st_is_die(&self.context.ctx):
                 return
-            self.running = False
             with nogil:
                 st_engine_end(self.e)
+            self.running = False
         self.reap(len(self.live))
 
     def step(self):
@@ -122,6 +124,10 @@ cdef class Engine:
     cdef int reap(self, int most) except -1:
         """Lets go of submissions that have ended, whether anybody asked for them or not."""
         with self.lock:
+            if self.orphans:
+                left = [o for o in self.orphans if not self.flags[o[0]]]
+                self.free_flags += [o[0] for o in self.orphans if self.flags[o[0]]]
+                self.orphans = left
             for _ in range(min(most, len(self.live))):
                 oldest = next(iter(self.live))
                 if not oldest.done():  # which takes it out

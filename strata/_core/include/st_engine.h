@@ -99,8 +99,10 @@ static inline void st_engine_open(struct st_engine *e, struct st_sdma *shared)
 
     e->shared = shared;
     e->stop = 0;
-    for (i = 0; i < ST_SDMA_RINGS; i++)
+    for (i = 0; i < ST_SDMA_RINGS; i++) {
         e->rings[i].at = 0;
+        st_store_relaxed_64(&shared->rings[i], 0); /* of the time before, if the die has left and come back */
+    }
     memset(e->active, 0, sizeof e->active);
     st_engine_hold_begin(e);
     shared->magic = ST_SDMA_MAGIC;

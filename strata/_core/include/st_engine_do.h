@@ -214,10 +214,8 @@ static inline int st_engine_gate(struct st_engine *e, const struct st_descriptor
         return rc;
     value = st_load_acquire_64(flag); /* pairs with st_engine_flag */
     st_hold_none(&e->hold);
-    if (value & ST_SDMA_POISON && !(d->value & ST_SDMA_POISON)) {
-        value &= 0xff;
-        return value && value < ST_NSTATUS && value != ST_AGAIN ? (int)value : ST_ECORRUPT;
-    }
+    if (value & ST_SDMA_POISON && !(d->value & ST_SDMA_POISON))
+        return st_flag_status(value);
     return value >= d->value ? ST_OK : ST_AGAIN;
 }
 

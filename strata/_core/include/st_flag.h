@@ -38,8 +38,8 @@ static inline int st_flag_write(struct st_ctx *ctx, uint64_t va, uint64_t value)
 }
 
 /* Waits until a flag has come to a value, or is poisoned (then the status).  `die`: whose death ends the wait
- * (ST_EDEAD); this one: none's. */
-static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, uint32_t die,
+ * (ST_EDEAD); this one: none's.  `lane`: ring whose closing does (ST_ENOJOB), or NULL. */
+static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, uint32_t die, const struct st_lane *lane,
                                const struct st_wait_policy *policy, uint64_t timeout_ns)
 {
     struct st_waiter w;
@@ -49,19 +49,17 @@ static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, 
     st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
     while ((rc = st_flag_read(ctx, va, &now)) == ST_OK && now < value) {
         rc = st_wait_step(&w);
-        if (rc == ST_AGAIN)
+        if (rc == ST_AGAIN && lane)
+            rc = st_lane_open(ctx, lane);
+        else if (rc == ST_AGAIN)
             rc = die == ctx->rank || st_die_alive(ctx, die) ? ST_OK : ST_EDEAD;
         if (rc != ST_OK)
             break;
     }
     st_wait_end(&w);
-    if (rc == ST_EDEAD && st_flag_read(ctx, va, &now) == ST_OK && now >= value)
+    if ((rc == ST_EDEAD || rc == ST_ENOJOB) && st_flag_read(ctx, va, &now) == ST_OK && now >= value)
         rc = ST_OK; /* it was its last deed */
-    if (rc == ST_OK && now & ST_SDMA_POISON) {
-        now &= 0xff;
-        rc = now && now < ST_NSTATUS && now != ST_AGAIN ? (int)now : ST_ECORRUPT;
-    }
-    return rc;
+    return rc == ST_OK && now & ST_SDMA_POISON ? st_flag_status(now) : rc;
 }
 
 #endif

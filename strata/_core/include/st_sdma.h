@@ -87,6 +87,13 @@ static inline void st_sdma_seal(const struct st_ctx *ctx, struct st_descriptor *
     d->dst_gen = st_sdma_generation(ctx, d->dst, dst);
 }
 
+/* The status that a flag was poisoned with. */
+static inline int st_flag_status(uint64_t value)
+{
+    value &= 0xff;
+    return value && value < ST_NSTATUS && value != ST_AGAIN && value != ST_EINTR ? (int)value : ST_ECORRUPT;
+}
+
 /* The rings of a die, or NULL: it takes no descriptors. */
 static inline struct st_sdma *st_sdma_of(struct st_ctx *ctx, uint32_t die)
 {
