@@ -111,6 +111,7 @@ def _flag(name: str, at: Place, writes: bool = False) -> int:
                             "of an array of flags take flags[i:i+1]")  # fmt: skip
         if writes and not at.flags.writeable:
             raise ValueError(f"{name} is read-only")
+        bootstrap.context()  # or a forked child hears that its arrays are none
         va = arrays.address(at)
     else:
         va = _address(name, at)
@@ -121,7 +122,7 @@ def _flag(name: str, at: Place, writes: bool = False) -> int:
 
 def _address(name: str, at: Any) -> int:
     va = _whole(f"{name} (an array, or an address)", at, d.FOREVER)
-    if space.current().owner(va) < 0:
+    if bootstrap.context().owner(va) < 0:
         raise ValueError(f"{name}: {va:#x} is no address in the fabric")
     return va
 
@@ -218,11 +219,11 @@ class Batch:
         if not isinstance(at, np.ndarray):
             if nbytes is None:
                 raise TypeError(f"{name}: an address needs nbytes")
-            va, here = _address(name, at), space.current()
+            va, here = _address(name, at), bootstrap.context()
             if nbytes and here.owner(min(va + nbytes - 1, d.FOREVER)) != here.owner(va):
                 raise ValueError(f"{name}: {nbytes} bytes from {va:#x} on go beyond the memory of their die")
             return va, nbytes
-        if memory.owner(space.current(), at) < 0:
+        if memory.owner(bootstrap.context(), at) < 0:
             raise ValueError(f"{name}: {arrays.FOREIGN}")
         if not at.flags.c_contiguous:
             raise ValueError(f"{name} is strided; descriptors move contiguous bytes: give a row at a time, or a copy")

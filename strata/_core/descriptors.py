@@ -49,6 +49,14 @@ def describe(d: Any) -> str:
     return name
 
 
+def phrase(status: int) -> str:
+    """What a status means, of descriptors."""
+    name, kind, text = errors.STATUS[status]
+    if name == "ST_ENOJOB":
+        return "the die has left the job (strata.finalize), which ends its DMA thread"
+    return text or (kind.phrase if kind is not None else name)
+
+
 def failure(status: int, rank: int, ring: int, index: int, failed: bytes, cycle: list[tuple[int, int, int, int]],
             errno: int = 0) -> errors.StrataError:  # fmt: skip
     """The error of a submission that failed with ``status`` at descriptor ``index`` of ``ring``.
@@ -62,14 +70,8 @@ def failure(status: int, rank: int, ring: int, index: int, failed: bytes, cycle:
         gates = "; ".join(f"ring {r} of rank {die} waits for flag {va:#x} to come to {value:#x}"
                           for die, r, va, value in cycle)  # fmt: skip
         text = f"{where}: {errors.Deadlock.phrase}, each behind another: {gates}"
-    elif errors.STATUS[status].name == "ST_ENOJOB":
-        text = f"{where}: rank {rank} has left the job (strata.finalize), which ends its DMA thread"
     elif int(d["type"]) == GATE and errors.STATUS[status].name == "ST_ETIMEOUT":
         text = f"{where}: the flag did not come to it in time"
     else:
-        phrase = errors.STATUS[status].phrase
-        if phrase is None:
-            kind = errors.STATUS[status].error
-            phrase = kind.phrase if kind is not None else errors.STATUS[status].name
-        text = f"{where}: {phrase}"
+        text = f"{where}: {phrase(status)}"
     return errors.from_status(status, text, errno=errno, ranks=ranks, operation="sdma")

@@ -73,9 +73,6 @@ cdef class Engine:
         if self.shared is None:
             self.shared = alloc_array(self.context, (1 << 14,), np.dtype(np.uint8), True, ST_HEAP_GROUP)
         st_engine_open(self.e, <st_sdma *>cnp.PyArray_DATA(<cnp.ndarray>self.shared))
-        for memory in self.rings.values():  # it stays a ring's: peers may still look whether that is open
-            self.spare[(memory.size - st_ring_bytes(0)) // (st_ring_bytes(1) - st_ring_bytes(0))].append(memory)
-        self.rings.clear()
         if thread and st_engine_start(self.e) != ST_OK:
             st_engine_end(self.e)
             raise errors.HostError("no DMA thread could be made", errno=errno)
@@ -90,6 +87,9 @@ cdef class Engine:
             with nogil:
                 st_engine_end(self.e)
             self.running = False
+            for memory in self.rings.values():  # it stays a ring's: peers may still look whether that is open
+                self.spare[(memory.size - st_ring_bytes(0)) // (st_ring_bytes(1) - st_ring_bytes(0))].append(memory)
+            self.rings.clear()
         self.reap(len(self.live))
 
     def step(self):

@@ -8,7 +8,7 @@ from strata._core.space cimport Context, deadline_of, st_raise_pending
 from strata._core.submission cimport st_lane
 
 from strata import errors
-from strata._core.descriptors import POISON
+from strata._core.descriptors import POISON, phrase
 
 
 cdef extern from "st_flag.h" nogil:
@@ -45,16 +45,15 @@ cdef object failed(Context context, int rc, uint64_t va, object die=None):
     cdef uint64_t value = 0
     if rc == ST_OK:
         return
-    phrase = errors.STATUS[rc].phrase or (errors.STATUS[rc].error or errors.StrataError).phrase
     if va % 8:
         what = "is no flag: its address is no multiple of 8"
+    elif die is not None and st_flag_read(&context.ctx, va, &value) == ST_OK and value & <uint64_t>POISON:
+        what = f"is poisoned, since what was to raise it has failed: {phrase(rc)}"
     elif rc == ST_EREG:
         what = "is not there, or may not be written to: it was never allocated, or has been given back"
     elif rc == ST_EDEAD and die is not None:
         what = f"was not raised: rank {die} died, or left the job"
-    elif die is not None and st_flag_read(&context.ctx, va, &value) == ST_OK and value & <uint64_t>POISON:
-        what = f"is poisoned, since what was to raise it has failed: {phrase}"
     else:
-        what = "did not come to the value in time" if rc == ST_ETIMEOUT else phrase
+        what = "did not come to the value in time" if rc == ST_ETIMEOUT else phrase(rc)
     raise errors.from_status(rc, f"flag {va:#x} {what}", errno=errno, ranks=() if die is None else (die,),
                              operation="sdma")

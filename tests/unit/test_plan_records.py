@@ -1,18 +1,11 @@
 """The numpy records of a plan and their C twins are the same bytes and the same codes."""
 
-import os
 import re
-import shlex
-import shutil
-import subprocess
-import sysconfig
-from pathlib import Path
 
-import pytest
+from layouts import INCLUDE, assert_twins
 
 from strata.plan import records
 
-INCLUDE = Path(records.__file__).parents[1] / "_core" / "include"
 RECORDS = {
     "st_slice": records.SLICE_DTYPE,
     "st_operand": records.OPERAND_DTYPE,
@@ -20,51 +13,8 @@ RECORDS = {
 }
 
 
-def _compiler() -> list[str]:
-    """The C compiler that built this Python, or whatever `cc` is; the build needs one anyway."""
-    for command in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"):
-        if command and shutil.which(shlex.split(command)[0]):
-            return shlex.split(command)
-    pytest.skip("no C compiler on this host")
-
-
 def test_numpy_and_c_layouts_agree(tmp_path):
-    lines = []
-    for struct, dtype in RECORDS.items():
-        lines.append(f'printf("{struct} - 0 %zu\\n", sizeof(struct {struct}));')
-        for name in dtype.names:
-            lines.append(
-                f'printf("{struct} {name} %zu %zu\\n", offsetof(struct {struct}, {name}),'
-                f" sizeof(((struct {struct} *)0)->{name}));"
-            )
-    source = tmp_path / "layout.c"
-    source.write_text(
-        '#include <stdio.h>\n#include "st_plan.h"\nint main(void) {\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
-    )
-    program = tmp_path / "layout"
-    subprocess.run(
-        [*_compiler(), "-std=c11", "-Wall", "-Werror", f"-I{INCLUDE}", str(source), "-o", str(program)],
-        check=True,
-    )
-    said = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
-    expected = []
-    for struct, dtype in RECORDS.items():
-        expected.append(f"{struct} - 0 {dtype.itemsize}")
-        for name in dtype.names:
-            field, offset = dtype.fields[name][:2]
-            expected.append(f"{struct} {name} {offset} {field.itemsize}")
-    assert said.split("\n")[:-1] == expected
-
-
-@pytest.mark.parametrize("struct", RECORDS)
-def test_records_have_no_hidden_padding(struct):
-    dtype = RECORDS[struct]
-    end = 0
-    for name in dtype.names:
-        field, offset = dtype.fields[name][:2]
-        assert offset == end, f"{struct}: hole before {name}"
-        end = offset + field.itemsize
-    assert end == dtype.itemsize
+    assert_twins(tmp_path, "st_plan.h", RECORDS)
 
 
 def _enums(header: str) -> dict[str, int]:
