@@ -135,6 +135,18 @@ _Static_assert(offsetof(struct st_sdma, pending) == 128, "abi");
 _Static_assert(offsetof(struct st_sdma, rings) == 256, "abi");
 _Static_assert(sizeof(struct st_sdma) == 256 + 8 * ST_SDMA_RINGS, "abi");
 
+/* How far a stream has come, in its die's HBM.  `done` is a flag, and `wake_word` the futex before it: descriptors
+ * that raise it say wake = ST_PROGRESS_WAKE. */
+struct st_progress {
+    uint32_t wake_word;
+    uint32_t sleepers;
+    uint64_t done; /* items of the stream that have ended; poisoned by the first that failed */
+    uint8_t pad[48];
+};
+#define ST_PROGRESS_WAKE 2u /* 4-byte words from wake_word to done */
+_Static_assert(offsetof(struct st_progress, done) == 4 * ST_PROGRESS_WAKE, "abi");
+_Static_assert(sizeof(struct st_progress) == 64, "abi");
+
 static inline uint64_t st_ring_bytes(uint32_t depth)
 {
     return sizeof(struct st_ring) + (uint64_t)depth * sizeof(struct st_descriptor);

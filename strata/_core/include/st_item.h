@@ -4,6 +4,7 @@
 
 #include "st_collective.h"
 #include "st_p2p.h"
+#include "st_stream.h"
 
 enum st_item_state { ST_ITEM_QUEUED = 0, ST_ITEM_DONE = 1 };
 
@@ -16,7 +17,12 @@ struct st_item {
     struct st_item *behind;
     uint32_t state; /* the commit word */
     int status;
-    uint64_t deadline_ns; /* transfers; 0: none */
+    uint64_t deadline_ns; /* transfers; 0: none.  On a stream it is made from timeout_ns, when the turn has come */
+    uint64_t timeout_ns;
+    struct st_progress *stream; /* that it is on, or NULL */
+    uint64_t turn;              /* it begins when the stream has come to this, and raises it by one */
+    uint32_t begun;             /* the turn has come */
+    uint32_t cancelled;         /* it is not carried out, since the stream failed before; 1 from the start: in any case */
     struct st_request request;
     struct st_transfer transfer;
 };
@@ -38,6 +44,8 @@ struct st_worker {
 
 static inline void st_item_finish(struct st_worker *w, struct st_item *item, int status)
 {
+    if (item->stream && !item->cancelled)
+        st_stream_end(w->group->ctx, item->stream, item->turn, status);
     item->status = status;
     st_add_acq_rel_32(&w->outstanding, (uint32_t)-1); /* pairs with st_worker_idle */
     st_store_seqcst_32(&item->state, ST_ITEM_DONE); /* pairs with st_item_done */
@@ -47,6 +55,28 @@ static inline void st_item_finish(struct st_worker *w, struct st_item *item, int
 static inline int st_item_done(const struct st_item *item)
 {
     return st_load_acquire_32(&item->state) == ST_ITEM_DONE; /* pairs with st_item_finish */
+}
+
+/* Has the turn of a transfer on a stream come?  If the stream has failed, nothing takes its place among the messages,
+ * and the peer hears of it. */
+static inline int st_item_turn(struct st_item *item)
+{
+    int rc;
+
+    if (!item->stream || item->begun)
+        return 1;
+    rc = item->cancelled ? ST_ECANCELED : st_stream_look(item->stream, item->turn);
+    if (rc == ST_AGAIN)
+        return 0;
+    item->begun = 1;
+    item->deadline_ns = item->timeout_ns ? st_now_ns() + item->timeout_ns : 0;
+    if (rc == ST_ECANCELED) {
+        item->cancelled = 1;
+        item->transfer.desc = ST_DESC_NOTHING;
+        item->transfer.count = item->transfer.bytes = 0;
+        item->transfer.buf = NULL;
+    }
+    return 1;
 }
 
 /* ---- order of transfers ------------------------------------------------------------ */

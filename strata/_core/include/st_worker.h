@@ -64,29 +64,53 @@ static inline int st_group_acquire(struct st_group *g, const struct st_wait_poli
 
 static inline void st_group_release(struct st_group *g) { pthread_mutex_unlock(&g->lock); }
 
+/* Runs a collective; one on a stream when that has come to it.  If the stream has failed, nothing takes its place in
+ * the group, and all members hear of it. */
+static inline int st_worker_collective(struct st_worker *w, struct st_item *item, const struct st_wait_policy *policy)
+{
+    struct st_request nothing, *r = &item->request;
+    int rc = ST_OK;
+
+    if (item->stream)
+        rc = item->cancelled ? ST_ECANCELED : st_stream_turn(item->stream, item->turn, policy);
+    if (rc == ST_ECANCELED) {
+        memset(&nothing, 0, sizeof nothing);
+        nothing.desc = ST_DESC_NOTHING;
+        nothing.timeout_ns = r->timeout_ns;
+        item->cancelled = 1;
+        r = &nothing;
+        rc = ST_OK;
+    }
+    if (rc == ST_OK)
+        rc = st_worker_stopping(w) ? ST_EINTR : st_group_acquire(w->group, policy, r->timeout_ns);
+    if (rc == ST_OK) {
+        rc = st_collective(w->group, r);
+        st_group_release(w->group);
+    }
+    if (r != &nothing)
+        return rc;
+    item->request.number = nothing.number;
+    w->group->release(nothing.lines);
+    return rc == ST_EINTR ? rc : ST_ECANCELED;
+}
+
 static inline void st_worker_collectives(struct st_worker *w, const struct st_wait_policy *policy)
 {
     struct st_item *item;
-    int rc;
 
-    while ((item = st_worker_next(w, 1)) != NULL) {
-        rc = st_worker_stopping(w) ? ST_EINTR : st_group_acquire(w->group, policy, item->request.timeout_ns);
-        if (rc == ST_OK) {
-            rc = st_collective(w->group, &item->request);
-            st_group_release(w->group);
-        }
-        st_item_finish(w, item, rc);
-    }
+    while ((item = st_worker_next(w, 1)) != NULL)
+        st_item_finish(w, item, st_worker_collective(w, item, policy));
 }
 
 /* One look at a transfer; ST_AGAIN: it goes on. */
 static inline int st_worker_drive(struct st_worker *w, struct st_item *item, int look)
 {
     struct st_transfer *t = &item->transfer;
-    int waits = item->ahead != NULL, rc = waits ? ST_AGAIN : st_p2p_progress(w->group, t);
+    int early = !st_item_turn(item), waits = early || item->ahead != NULL; /* early, nothing but the end counts */
+    int rc = waits ? ST_AGAIN : st_p2p_progress(w->group, t);
 
     if (rc == ST_AGAIN && look) {
-        rc = waits ? st_group_failed(w->group) : st_p2p_look(w->group, t);
+        rc = early ? ST_OK : waits ? st_group_failed(w->group) : st_p2p_look(w->group, t);
         rc = rc == ST_OK && waits ? ST_AGAIN : rc;
         if (rc == ST_AGAIN && item->deadline_ns && st_now_ns() >= item->deadline_ns)
             rc = ST_ETIMEOUT;
@@ -97,7 +121,7 @@ static inline int st_worker_drive(struct st_worker *w, struct st_item *item, int
     }
     if (rc != ST_AGAIN || t->state != ST_P2P_NEW)
         st_item_pass(item);
-    return rc;
+    return item->cancelled && rc != ST_AGAIN && rc != ST_EINTR ? ST_ECANCELED : rc;
 }
 
 static inline void st_worker_transfers(struct st_worker *w, const struct st_wait_policy *policy)
@@ -105,7 +129,7 @@ static inline void st_worker_transfers(struct st_worker *w, const struct st_wait
     struct st_group_header *h = w->group->header;
     struct st_item *pending = NULL, **at, *item;
     struct st_waiter waiter;
-    int look = 0, moved, rc;
+    int look = 0, moved, early, rc;
 
     st_wait_begin(&waiter, policy, &h->wake_word, &h->sleepers, 0);
     for (;;) {
@@ -113,10 +137,11 @@ static inline void st_worker_transfers(struct st_worker *w, const struct st_wait
             st_item_append(&pending, item);
         if (!pending)
             break; /* stopped, and nothing left */
-        moved = 0;
+        moved = early = 0;
         for (at = &pending; (item = *at) != NULL;) {
             rc = st_worker_drive(w, item, look);
             if (rc == ST_AGAIN) {
+                early |= item->stream && !item->begun;
                 at = &item->next;
                 continue;
             }
@@ -126,6 +151,10 @@ static inline void st_worker_transfers(struct st_worker *w, const struct st_wait
             moved = 1;
         }
         look = 0;
+        if (early != !waiter.wake_word) { /* streams do not ring the group */
+            st_wait_disarm(&waiter);
+            waiter.wake_word = early ? NULL : &h->wake_word;
+        }
         if (moved)
             st_wait_again(&waiter);
         else
