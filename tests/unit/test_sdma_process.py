@@ -123,7 +123,8 @@ def test_a_forked_child_is_no_producer():
         if pid == 0:
             for use in (work.wait, work.done, work.exception, work.cancel, done.wait, ring.close, ring.drain,
                         ring.check, lambda: ring.head, lambda: ring.tail, lambda: ring.submit(sdma.Batch()),
-                        sdma.open_ring, sdma.flag, lambda: sdma.ring(0), lambda: sdma.read(gate), lambda: sdma.write(gate, 1), sdma.stats,
+                        sdma.open_ring, sdma.flag, lambda: sdma.ring(0), lambda: sdma.read(gate),
+                        lambda: sdma.write(gate, 1), sdma.stats,
                         lambda: sdma.wait(gate, 1), lambda: sdma.seal(np.zeros(1, sdma.DESCRIPTOR)),
                         lambda: sdma.Batch().write(gate, 1).build()):
                 raises(errors.NotInJob, use, "forked")
