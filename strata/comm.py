@@ -153,8 +153,10 @@ class Group(Collectives):
         total = int(counts[:, self.rank].sum())
         try:
             spec = Spec("all_to_all_v", itemsize=row, nranks=n, counts=counts)
-            plan = self._build(spec, self._choose(spec, variant))
-            source, target = self._rows(src, out, total, plan.exposes_out)
+            choice = self._choose(spec, variant, async_op)
+            plan = self._build(spec, choice)
+            exposed = plan.exposes_out or (plan.path == "sdma" and choice.path_named)
+            source, target = self._rows(src, out, total, exposed)
             handle = PlanHandle(plan, n, 0, False, int(counts.sum()) * row >= 1 << 20)
         except Exception:
             self.abstain(timeout)
@@ -194,7 +196,7 @@ class Group(Collectives):
             staging.check_access(self, out, True)
         if not src.flags.c_contiguous or (self.size > 1 and src.nbytes and self.context.owner(src.ctypes.data) < 0):
             src = staging.fabric_source(self, src)
-        # Where peers may write into it, an array that is not the fabric's has one in its place.
+        # Where peers, or the DMA engine, write into it, an array that is not the fabric's has one in its place.
         if out is None or (exposed and self.size > 1 and out.nbytes and self.context.owner(out.ctypes.data) < 0):
             out = alloc_array(self.context, (total, *src.shape[1:]), src.dtype, False)
         elif not out.flags.c_contiguous:
@@ -286,20 +288,19 @@ class Group(Collectives):
     # ---- what the core asks of this class ------------------------------------------------
 
     def _choose_plan(self, *, operation: str, count: int, itemsize: int, dtype: int, redop: int, root: int,
-                     mode: str, in_place: bool, variant: int) -> tuple[Spec, Choice]:  # fmt: skip
+                     mode: str, in_place: bool, variant: int, overlap: bool) -> tuple[Spec, Choice]:  # fmt: skip
         spec = Spec(operation, count, itemsize, dtype, redop, root, self.size, mode, None, in_place)
-        return spec, self._choose(spec, variant)
+        return spec, self._choose(spec, variant, overlap)
 
-    def _choose(self, spec: Spec, variant: int) -> Choice:
+    def _choose(self, spec: Spec, variant: int, overlap: bool) -> Choice:
         """How it is carried out; what it refuses, it refuses on all members."""
-        choice = self._selector.choose(spec, variant)
+        choice = self._selector.choose(spec, variant, overlap)
         if algorithms.is_users(choice.algorithm.name):  # before it touches anything
             check_algorithm(choice.algorithm.name, spec, self._selector.settings.topology)
         return choice
 
     def _build(self, spec: Spec, choice: Choice) -> Plan:
         """This member's plan; an error may be its own."""
-        _by_cores(choice)
         where = self._selector.settings.topology
         name = choice.algorithm.name
         find = build if algorithms.is_users(name) else self._cache.get  # a user may give the name to another
@@ -356,12 +357,6 @@ class Group(Collectives):
 
     def _check_overlap(self, op: str, src: np.ndarray, out: np.ndarray) -> None:
         staging.check_overlap(op, src, out, self.size, self.rank)
-
-
-def _by_cores(choice: Choice) -> None:
-    """Groups carry out what cores move, and no other path yet."""
-    if choice.path != "mte":
-        raise errors.InvalidArgument(f"path {choice.path!r}: groups carry out 'mte' only; None leaves the choice")
 
 
 _world: Group | None = None

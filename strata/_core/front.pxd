@@ -2,6 +2,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from strata._core.array cimport Array
 from strata._core.group cimport st_request
+from strata._core.planned cimport PlanHandle
 from strata._core.transfer cimport Transfers
 
 cdef enum:
@@ -34,11 +35,14 @@ cdef struct Shape:
 
 
 cdef class Front(Transfers):
+    cdef bint overlaps(self, bint async_op) noexcept
+    cdef bint outside(self, Array *a) noexcept
     cdef bint shared(self, object a, object b) except -1
     cpdef uint32_t variant(self, str operation, object algorithm, object path, object cores,
                            object partition) except? 0xffffffff
     cdef object miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
-                     uint32_t dtype, object timeout)
+                     uint32_t dtype, bint overlap, object timeout)
+    cdef object lanes(self, st_request *r, PlanHandle handle, object timeout)
     cdef object submit(self, st_request *r, object keep, object result, bint async_op)
     cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
                        object result, object timeout, bint async_op)

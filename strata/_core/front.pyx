@@ -20,6 +20,7 @@ from strata._core.group cimport (
     st_worker_idle,
     st_worker_submit,
 )
+from strata._core.lanes cimport Lanes, lanes_for
 from strata._core.planned cimport PlanHandle
 from strata._core.space cimport deadline_of
 from strata._core.transfer cimport Transfers
@@ -69,6 +70,14 @@ cdef class Front(Transfers):
             return 0
         return self._selector.number(operation, algorithm, path, cores, partition)
 
+    cdef bint overlaps(self, bint async_op) noexcept:
+        """Whether the caller has other work to do meanwhile: what the choice of a path goes by."""
+        return async_op
+
+    cdef bint outside(self, Array *a) noexcept:
+        """Whether some of an array's bytes are not in the fabric."""
+        return a.nbytes > 0 and st_owner(self.g.ctx, <uint64_t>a.data) < 0
+
     cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
                        object result, object timeout, bint async_op):
         """Runs an operation on arrays that are as it needs them, or asks _prepare for such."""
@@ -80,7 +89,7 @@ cdef class Front(Transfers):
         # An algorithm that was asked for by name may not work from mailboxes: odd variants are those.
         cdef bint mailbox = s.like != 0 or (not s.variant & 1
                                             and mail_fits(s.op, s.mail, n, self.g.mailbox_bytes))
-        cdef bint stage_src, stage_out, exposed = False
+        cdef bint stage_src, stage_out, overlap, sdma = False, exposed = False
         cdef uint64_t key
         cdef PlanHandle handle = None
         self.check_here()
@@ -90,18 +99,20 @@ cdef class Front(Transfers):
         if n > 1 and s.op != OP_BARRIER:
             if mailbox and s.op != OP_BROADCAST:  # whose root has nothing to write, and may not be able to
                 s.in_place = False
-            key = <uint64_t>s.variant << 40 | <uint64_t>itemsize << 2 | s.in_place << 1 | mailbox
+            overlap = not mailbox and self.overlaps(async_op)
+            key = (<uint64_t>s.variant << 40 | <uint64_t>overlap << 39 | <uint64_t>itemsize << 2 | s.in_place << 1
+                   | mailbox)
             handle = self.find_plan(q.desc, q.count, key)
             if handle is None:
-                handle = self.miss(s, q, key, itemsize, mailbox, dtype, timeout)
+                handle = self.miss(s, q, key, itemsize, mailbox, dtype, overlap, timeout)
             q.plan = &handle.c
             q.desc |= handle.digest << DIGEST
+            # The DMA engine writes to the fabric alone: unless it was asked for, cores write to other arrays.
+            sdma = handle.sdma and (handle.insists or out_array is None or not self.outside(out))
             exposed = not mailbox and (s.pushes or handle.exposes_out)
-        stage_src = src_array is not None and (not src.contiguous or (
-            not mailbox and n > 1 and src.nbytes > 0 and st_owner(self.g.ctx, <uint64_t>src.data) < 0))
-        stage_out = out_array is not None and (not out.contiguous or (
-            exposed and out.nbytes > 0 and (st_owner(self.g.ctx, <uint64_t>out.data) < 0 or (
-                s.redop and <uint64_t>out.data % out.itemsize))))  # atomics want aligned elements
+        stage_src = src_array is not None and (not src.contiguous or (not mailbox and n > 1 and self.outside(src)))
+        stage_out = out_array is not None and (not out.contiguous or ((exposed or sdma) and self.outside(out)) or (
+            exposed and s.redop and out.nbytes > 0 and <uint64_t>out.data % out.itemsize))  # atomics want aligned ones
         if self.g.ctx.vmm and out_array is not None:
             self.check_frames(s.op, src_array, out_array)
         if stage_src or stage_out:
@@ -115,8 +126,9 @@ cdef class Front(Transfers):
         q.fence = s.fence
         q.timeout_ns = deadline_of(timeout, self.context)
         scratch = None if handle is None else self.lend(q, handle.scratch)
+        lanes = self.lanes(q, handle, timeout) if sdma else None
         if async_op or not st_worker_idle(&self.collectives):
-            return self.submit(q, (src_array, out_array, scratch, handle), result, async_op)
+            return self.submit(q, (src_array, out_array, scratch, handle, lanes), result, async_op)
         self.run(q, src_array, out_array, scratch)
         return result
 
@@ -138,7 +150,7 @@ cdef class Front(Transfers):
         return work if async_op else work.wait()
 
     cdef object miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
-                     uint32_t dtype, object timeout):
+                     uint32_t dtype, bint overlap, object timeout):
         """The plan for a shape that is not in the table.  Errors of choosing are the same on all members, which stay
         in step; of what only this member makes, or of its memory, the others hear (abstain)."""
         cdef PlanHandle handle = self._plans.get((q.desc, q.count, key))
@@ -150,14 +162,31 @@ cdef class Front(Transfers):
                     operation=OPERATIONS[s.like or s.op], count=s.count, itemsize=itemsize,
                     dtype=0 if dtype & RAW or s.like else dtype, redop=s.redop, root=s.root,
                     mode="mailbox" if mailbox else "zero_copy", in_place=bool(s.in_place), variant=s.variant,
+                    overlap=bool(overlap),
                 )
                 alone = Exception
                 handle = PlanHandle(self._build(spec, choice), self.g.n, s.mail, mailbox, s.mail >= 1 << 20)
+                handle.insists = choice.path_named
             except alone:
                 self.abstain(timeout)
                 raise
         self.install_plan(q.desc, q.count, key, handle)
         return handle
+
+    cdef object lanes(self, st_request *r, PlanHandle handle, object timeout):
+        """Gives a request what the DMA engine needs for a plan: an object that its caller keeps.  One serves all
+        operations, as scratch does."""
+        cdef Lanes lanes = self._lanes
+        if lanes is None or not lanes.serve(handle):
+            self._lanes = None
+            try:
+                lanes = lanes_for(self.context, <size_t>&self.g, handle, lanes)
+            except Exception:
+                self.abstain(timeout)  # the others must not wait for this die
+                raise
+            self._lanes = lanes
+        r.sdma = &lanes.c
+        return lanes
 
     # ---- for operations of several steps (comm.py) ------------------------------------
 
@@ -197,9 +226,10 @@ cdef class Front(Transfers):
         r.out_bytes = b.nbytes
         r.plan = &handle.c
         scratch = self.lend(&r, handle.scratch)
+        lanes = self.lanes(&r, handle, timeout) if handle.sdma and not self.outside(&b) else None
         r.timeout_ns = deadline_of(timeout, self.context)
         if async_op or not st_worker_idle(&self.collectives):
-            return self.submit(&r, (src, out, handle, scratch), out, async_op)
+            return self.submit(&r, (src, out, handle, scratch, lanes), out, async_op)
         self.run(&r, src, out, scratch)
         return out
 

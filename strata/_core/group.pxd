@@ -39,6 +39,7 @@ cdef extern from "st_collective.h" nogil:
         const void *src
         void *out
         void *scratch
+        void *sdma  # struct st_lanes: strata._core.lanes
         uint64_t payload
         uint64_t solo
         uint64_t src_bytes
@@ -123,6 +124,7 @@ cdef class CoreGroup:
     cdef object __weakref__
     cdef dict _works
     cdef object _scratch         # array that is lent to operations
+    cdef object _lanes           # what the DMA engine's operations need: strata._core.lanes
 
     cdef int stop(self) except -1
     cdef int check_here(self) except -1

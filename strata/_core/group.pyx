@@ -199,6 +199,7 @@ cdef class CoreGroup:
             with nogil:
                 st_worker_stop(&self.collectives)
                 st_worker_stop(&self.transfers)
+        self._lanes = None
         return 0
 
     def reopen(self):

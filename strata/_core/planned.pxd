@@ -38,6 +38,10 @@ cdef class PlanHandle:
     cdef st_plan c
     cdef readonly object plan
     cdef object arrays
-    cdef readonly uint64_t digest      # of algorithm and path, 15 bits, for the fingerprint
+    cdef readonly uint64_t digest      # of the algorithm, 15 bits, for the fingerprint
     cdef readonly bint exposes_out     # peers touch the members' output arrays
     cdef readonly uint64_t scratch     # bytes that this member lends to the operation
+    cdef readonly tuple shape          # members, buffers of each
+    cdef readonly bint sdma            # the DMA thread carries it out, if this member's arrays are in the fabric;
+    cdef public bint insists           # and if they are not, copies that are
+    cdef readonly uint64_t listed      # operands in the lists of its reductions

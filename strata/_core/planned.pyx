@@ -9,8 +9,10 @@ from strata import errors
 
 cnp.import_array()
 
-cdef extern from "st_status.h" nogil:
+cdef extern from "st_lower.h" nogil:
+    uint64_t ST_SDMA_BLOCK
     int ST_OK
+    uint64_t st_lower_operands(const st_plan *p, uint64_t block, uint64_t *descriptors)
 
 
 cdef class PlanHandle:
@@ -33,6 +35,7 @@ cdef class PlanHandle:
         room = np.zeros((2, flags), np.uint32)
         at = np.zeros(begin.size, np.uint64)
         self.plan = plan
+        self.shape = (<object>sizes).shape
         self.digest = plan.digest
         self.exposes_out = plan.exposes_out
         self.scratch = plan.scratch
@@ -56,3 +59,6 @@ cdef class PlanHandle:
         cdef int rc = st_plan_check(&self.c, nranks)
         if rc != ST_OK:
             raise errors.from_status(rc, "a plan has an index or offset out of bounds")
+        cdef uint64_t descriptors = 0
+        self.sdma = not mailbox and plan.path == "sdma"
+        self.listed = st_lower_operands(&self.c, ST_SDMA_BLOCK, &descriptors)

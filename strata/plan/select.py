@@ -73,6 +73,7 @@ class Choice(NamedTuple):
     candidates: list[Candidate]
     algorithm_why: str
     path_why: str
+    path_named: bool = False  # by the call or an option
 
     @property
     def why(self) -> str:
@@ -112,7 +113,7 @@ def choose(spec: Spec, ask: Ask = NOTHING, settings: Settings | None = None, ove
         found = algorithms.get(name, spec, settings.topology)
     cores = wanted.cores or _budget(found, spec, settings)
     path, path_why = _path(found, spec, cores, ask.path, wanted.path, overlap, settings)
-    return Choice(found, path, cores, partition, candidates, why, path_why)
+    return Choice(found, path, cores, partition, candidates, why, path_why, path == wanted.path)
 
 
 def _named(asked: str | None) -> str:
