@@ -40,6 +40,7 @@ class Case(NamedTuple):
     algorithm: str | None = None
     cores: int | None = None
     partition: str | None = None
+    path: str | None = None  # "mixed": every second member takes the other one
 
 
 class Array(NamedTuple):
@@ -155,6 +156,8 @@ def _given(case: Case, src: Array | None, me: int) -> np.ndarray | None:
 def _call(group, case: Case, src, out, table):
     kwargs = {"async_op": case.async_op}
     kwargs |= {name: getattr(case, name) for name in ("algorithm", "cores", "partition") if getattr(case, name)}
+    if case.path:
+        kwargs["path"] = ("sdma", "mte")[group.rank % 2] if case.path == "mixed" else case.path
     run = getattr(group, case.op)
     if case.op == "all_to_all_v":
         recv = table[:, group.rank] if case.recv_counts else None
