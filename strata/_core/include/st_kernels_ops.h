@@ -86,7 +86,7 @@ static inline int64_t st_floor_quotient(int64_t a, int n)
 static inline int64_t st_mean_of_halves(int64_t hi, int64_t lo, int n)
 {
     int64_t q = st_floor_quotient(hi, n);
-    uint64_t rest = (uint64_t)(hi - q * n) << 32;
+    uint64_t rest = ((uint64_t)hi - (uint64_t)q * (uint64_t)n) << 32; /* a partial operand may hold anything */
     int64_t low = st_floor_quotient((int64_t)(rest + (uint64_t)lo), n);
     return (int64_t)(((uint64_t)q << 32) + (uint64_t)low);
 }
