@@ -73,6 +73,8 @@ static inline int dies_cas_64(uint64_t *p, uint64_t old, uint64_t v)
 #define st_cas_acq_rel_32(p, old, v) (dies_dawdle(__func__), (st_cas_acq_rel_32)(p, old, v))
 #define st_add_seqcst_32(p, v) (dies_dawdle(__func__), (st_add_seqcst_32)(p, v))
 #define st_add_seqcst_64(p, v) (dies_dawdle(__func__), (st_add_seqcst_64)(p, v))
+#define st_or_acq_rel_64(p, v) (dies_dawdle(__func__), (st_or_acq_rel_64)(p, v))
+#define st_swap_acq_rel_64(p, v) (dies_dawdle(__func__), (st_swap_acq_rel_64)(p, v))
 
 #include "st_join.h"
 #include "st_p2p.h"

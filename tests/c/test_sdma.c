@@ -259,91 +259,114 @@ static void expect_bad(struct rig *r, struct st_lane *lane, const struct bad *b,
     st_event_give(e, good);
 }
 
-static void test_bad(void)
-{
-    struct rig *r = rig_open(2, 16, 0);
-    struct st_lane lane = rig_ring(r, 0, 8, 0);
-    uint64_t *flags = rig_take(r, 0, 64), *far = rig_take(r, 1, 64), stale, unmapped, beyond, world, edge;
-    uint8_t *data = rig_take(r, 0, 1 << 17), *gone = dies_pages(&r->d->ctx[1], 1);
-    uint64_t *list = rig_take(r, 0, 64);
-    struct st_descriptor old = make_copy(data, gone, 64);
-    struct st_sdma_operand *o = rig_take(r, 0, 8 * sizeof *o);
-    const uint64_t all = ST_SDMA_OPERANDS(1, 1, 0);
-
-    st_sdma_seal(&r->d->ctx[0], &old);
-    CHECK_IS(st_pages_unmap(&r->d->ctx[1], VA(gone), 1), ST_OK);
-    dies_settle(r->d);
-    CHECK(dies_pages(&r->d->ctx[1], 1) == gone); /* something else is there now */
-    stale = VA(gone);
-    unmapped = st_segment(&r->d->ctx[1], 1) + 12 * ST_PAGE_BYTES;
-    beyond = r->d->ctx[0].base + 2 * r->d->ctx[0].seg_bytes;
-    edge = st_segment(&r->d->ctx[1], 1) + (RIG_PAGES + 1) * ST_PAGE_BYTES - 8;
-    world = st_group_bytes(2, DIES_MAILBOX);
-    o[0] = (struct st_sdma_operand){.va = VA(data)};
-    o[1] = (struct st_sdma_operand){.va = VA(data) + 4096};
-    o[2] = (struct st_sdma_operand){.va = unmapped};
-    o[3] = (struct st_sdma_operand){.va = VA(data), .flags = 2};
-    o[4] = (struct st_sdma_operand){.va = stale, .generation = old.src_gen};
-    o[5] = o[0];
+/* Where bad ones point. */
+struct places {
+    struct st_descriptor old; /* reads pages that have been given back, and are something else by now */
+    uint64_t unmapped, beyond, edge, world;
+    uint64_t *flags, *far, *list;
+    uint8_t *data;
+    struct st_sdma_operand *o;
+};
 
 #define COPY_OF(to, from, n) {.type = ST_SDMA_COPY, .dst = (to), .src = (from), .bytes = (n)}
 #define FLAG_AT(kind, at, ...) {.type = (kind), .dst = (at), .value = 1, __VA_ARGS__}
 #define LIST_OF(first, operands, n) \
     {.type = ST_SDMA_REDUCE, .flags = ST_SDMA_LIST, .dtype = ST_I32, .op = ST_SUM, .src = VA(first), \
      .value = (operands), .bytes = (n)}
+
+static void bad_data(struct rig *r, struct st_lane *lane, const struct places *p)
+{
+    const uint64_t all = ST_SDMA_OPERANDS(1, 1, 0), data = VA(p->data), unmapped = p->unmapped;
     const struct bad bad[] = {
         {"type 0", {0}, ST_EINVAL},
         {"type 12", {.type = 12}, ST_EINVAL},
         {"type 255", {.type = 255, .flags = 0xfe}, ST_EINVAL},
-        {"source below the window", COPY_OF(VA(data), 4096, 8), ST_EREG},
-        {"source 0", COPY_OF(VA(data), 0, 8), ST_EREG},
-        {"source beyond the window", COPY_OF(VA(data), beyond, 8), ST_EREG},
-        {"source at the end of addresses", COPY_OF(VA(data), UINT64_MAX - 7, 8), ST_EREG},
-        {"source not mapped", COPY_OF(VA(data), unmapped, 8), ST_EREG},
-        {"target not mapped", COPY_OF(unmapped, VA(data), 8), ST_EREG},
-        {"source ends where nothing is", COPY_OF(VA(data), edge, 16), ST_EREG},
-        {"runs out of its segment", COPY_OF(VA(data), beyond - ST_PAGE_BYTES, 2 * ST_PAGE_BYTES), ST_EREG},
-        {"freed, and something else by now", old, ST_EREG},
-        {"too long", COPY_OF(VA(data), VA(data) + ST_SDMA_MOST, ST_SDMA_MOST + 1), ST_EINVAL},
-        {"length that wraps", COPY_OF(VA(data), VA(data) + 64, UINT64_MAX - 63), ST_EINVAL},
+        {"source below the window", COPY_OF(data, 4096, 8), ST_EREG},
+        {"source 0", COPY_OF(data, 0, 8), ST_EREG},
+        {"source beyond the window", COPY_OF(data, p->beyond, 8), ST_EREG},
+        {"source at the end of addresses", COPY_OF(data, UINT64_MAX - 7, 8), ST_EREG},
+        {"source not mapped", COPY_OF(data, unmapped, 8), ST_EREG},
+        {"target not mapped", COPY_OF(unmapped, data, 8), ST_EREG},
+        {"source ends where nothing is", COPY_OF(data, p->edge, 16), ST_EREG},
+        {"runs out of its segment", COPY_OF(data, p->beyond - ST_PAGE_BYTES, 2 * ST_PAGE_BYTES), ST_EREG},
+        {"freed, and something else by now", p->old, ST_EREG},
+        {"too long", COPY_OF(data, data + ST_SDMA_MOST, ST_SDMA_MOST + 1), ST_EINVAL},
+        {"length that wraps", COPY_OF(data, data + 64, UINT64_MAX - 63), ST_EINVAL},
         {"fill of nothing", {.type = ST_SDMA_FILL, .dst = unmapped, .bytes = 1}, ST_EREG},
         {"dtype raw", {.type = ST_SDMA_REDUCE, .op = ST_SUM, .bytes = 8}, ST_EINVAL},
         {"dtype 255", {.type = ST_SDMA_ACCUMULATE, .dtype = 255, .op = ST_SUM, .bytes = 8}, ST_EINVAL},
         {"odd bytes", {.type = ST_SDMA_REDUCE, .dtype = ST_I32, .op = ST_SUM, .bytes = 6}, ST_EINVAL},
         {"max of complex", {.type = ST_SDMA_REDUCE, .dtype = ST_C64, .op = ST_MAX, .bytes = 8}, ST_EUNSUPPORTED},
         {"mean by accumulation", {.type = ST_SDMA_ACCUMULATE, .dtype = ST_F32, .op = ST_AVG, .bytes = 8}, ST_EUNSUPPORTED},
-        {"no sources", LIST_OF(o, ST_SDMA_OPERANDS(0, 1, 0), 8), ST_EINVAL},
-        {"no targets", LIST_OF(o, ST_SDMA_OPERANDS(1, 0, 0), 8), ST_EINVAL},
-        {"sources without end", LIST_OF(o, ST_SDMA_OPERANDS(0xffff, 1, 0), 8), ST_EINVAL},
-        {"targets without end", LIST_OF(o, ST_SDMA_OPERANDS(1, ST_MAX_DIES + 1, 0), 8), ST_EINVAL},
+        {"no sources", LIST_OF(p->o, ST_SDMA_OPERANDS(0, 1, 0), 8), ST_EINVAL},
+        {"no targets", LIST_OF(p->o, ST_SDMA_OPERANDS(1, 0, 0), 8), ST_EINVAL},
+        {"sources without end", LIST_OF(p->o, ST_SDMA_OPERANDS(0xffff, 1, 0), 8), ST_EINVAL},
+        {"targets without end", LIST_OF(p->o, ST_SDMA_OPERANDS(1, ST_MAX_DIES + 1, 0), 8), ST_EINVAL},
         {"list not mapped", LIST_OF(unmapped, all, 8), ST_EREG},
-        {"list not aligned", LIST_OF(VA(o) + 4, all, 8), ST_EINVAL},
-        {"operand not mapped", LIST_OF(&o[1], all, 8), ST_EREG},
-        {"operand with flags", LIST_OF(&o[3], all, 8), ST_EINVAL},
-        {"operand freed", LIST_OF(&o[4], all, 8), ST_EREG},
-        {"two targets that are one", LIST_OF(&o[0], ST_SDMA_OPERANDS(1, 5, 0), 8), ST_EINVAL},
-        {"flag not aligned", FLAG_AT(ST_SDMA_WRITE, VA(far) + 4), ST_EINVAL},
+        {"list not aligned", LIST_OF(VA(p->o) + 4, all, 8), ST_EINVAL},
+        {"operand not mapped", LIST_OF(&p->o[1], all, 8), ST_EREG},
+        {"operand with flags", LIST_OF(&p->o[3], all, 8), ST_EINVAL},
+        {"operand freed", LIST_OF(&p->o[4], all, 8), ST_EREG},
+        {"two targets that are one", LIST_OF(&p->o[0], ST_SDMA_OPERANDS(1, 5, 0), 8), ST_EINVAL},
+    };
+
+    for (uint32_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        expect_bad(r, lane, &bad[i], p->flags, p->data);
+}
+
+static void bad_flags(struct rig *r, struct st_lane *lane, const struct places *p)
+{
+    const uint64_t far = VA(p->far), unmapped = p->unmapped, list = VA(p->list);
+    const struct bad bad[] = {
+        {"flag not aligned", FLAG_AT(ST_SDMA_WRITE, far + 4), ST_EINVAL},
         {"flag not mapped", FLAG_AT(ST_SDMA_ADD, unmapped), ST_EREG},
         {"flag nowhere", FLAG_AT(ST_SDMA_WRITE, 0), ST_EREG},
-        {"world's last word and beyond", FLAG_AT(ST_SDMA_WRITE, world, .flags = ST_SDMA_WORLD), ST_EREG},
+        {"world's last word and beyond", FLAG_AT(ST_SDMA_WRITE, p->world, .flags = ST_SDMA_WORLD), ST_EREG},
         {"no offset in the world", FLAG_AT(ST_SDMA_ADD, UINT64_MAX - 7, .flags = ST_SDMA_WORLD), ST_EREG},
         {"odd offset in the world", FLAG_AT(ST_SDMA_ADD, 4, .flags = ST_SDMA_WORLD), ST_EINVAL},
         {"futex before the world", FLAG_AT(ST_SDMA_WRITE, 64, .flags = ST_SDMA_WORLD, .wake = 17), ST_EINVAL},
         {"futex before the window", FLAG_AT(ST_SDMA_WRITE, VA(r->memory[0]), .wake = 2), ST_EREG},
-        {"futex in the flag", FLAG_AT(ST_SDMA_WRITE, VA(far), .wake = 1), ST_EINVAL},
-        {"futex nowhere", FLAG_AT(ST_SDMA_WRITE, VA(far), .wake = UINT32_MAX), ST_EREG},
-        {"counter not aligned", FLAG_AT(ST_SDMA_COUNT, VA(far), .src = VA(far) + 9, .bytes = 1), ST_EINVAL},
-        {"counter not mapped", FLAG_AT(ST_SDMA_COUNT, VA(far), .src = unmapped, .bytes = 1), ST_EREG},
+        {"futex in the flag", FLAG_AT(ST_SDMA_WRITE, far, .wake = 1), ST_EINVAL},
+        {"futex nowhere", FLAG_AT(ST_SDMA_WRITE, far, .wake = UINT32_MAX), ST_EREG},
+        {"counter not aligned", FLAG_AT(ST_SDMA_COUNT, far, .src = far + 9, .bytes = 1), ST_EINVAL},
+        {"counter not mapped", FLAG_AT(ST_SDMA_COUNT, far, .src = unmapped, .bytes = 1), ST_EREG},
         {"gate not mapped", {.type = ST_SDMA_GATE, .src = unmapped, .value = 1}, ST_EREG},
-        {"gate not aligned", {.type = ST_SDMA_GATE, .src = VA(far) + 1, .value = 1}, ST_EINVAL},
-        {"gate of a world that ends", {.type = ST_SDMA_GATE, .src = world, .flags = ST_SDMA_WORLD, .value = 1}, ST_EREG},
+        {"gate not aligned", {.type = ST_SDMA_GATE, .src = far + 1, .value = 1}, ST_EINVAL},
+        {"gate of a world that ends", {.type = ST_SDMA_GATE, .src = p->world, .flags = ST_SDMA_WORLD, .value = 1}, ST_EREG},
         {"call of nothing mapped", {.type = ST_SDMA_CALL, .src = unmapped, .bytes = 1}, ST_EREG},
-        {"call without end", {.type = ST_SDMA_CALL, .src = VA(list), .bytes = UINT64_MAX / 64}, ST_EINVAL},
-        {"call not aligned", {.type = ST_SDMA_CALL, .src = VA(list) + 4, .bytes = 1}, ST_EINVAL},
+        {"call without end", {.type = ST_SDMA_CALL, .src = list, .bytes = UINT64_MAX / 64}, ST_EINVAL},
+        {"call not aligned", {.type = ST_SDMA_CALL, .src = list + 4, .bytes = 1}, ST_EINVAL},
     };
+
     for (uint32_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        expect_bad(r, &lane, &bad[i], flags, data);
-    CHECK(far[0] == 0 && far[1] == 0);
+        expect_bad(r, lane, &bad[i], p->flags, p->data);
+}
+
+static void test_bad(void)
+{
+    struct rig *r = rig_open(2, 16, 0);
+    struct st_lane lane = rig_ring(r, 0, 8, 0);
+    uint8_t *gone = dies_pages(&r->d->ctx[1], 1);
+    struct places p = {.flags = rig_take(r, 0, 64), .far = rig_take(r, 1, 64), .data = rig_take(r, 0, 1 << 13),
+                       .list = rig_take(r, 0, 64), .o = rig_take(r, 0, 8 * sizeof *p.o)};
+
+    p.old = make_copy(p.data, gone, 64);
+    st_sdma_seal(&r->d->ctx[0], &p.old);
+    CHECK_IS(st_pages_unmap(&r->d->ctx[1], VA(gone), 1), ST_OK);
+    dies_settle(r->d);
+    CHECK(dies_pages(&r->d->ctx[1], 1) == gone); /* something else is there now */
+    p.unmapped = st_segment(&r->d->ctx[1], 1) + 12 * ST_PAGE_BYTES;
+    p.beyond = r->d->ctx[0].base + 2 * r->d->ctx[0].seg_bytes;
+    p.edge = st_segment(&r->d->ctx[1], 1) + (RIG_PAGES + 1) * ST_PAGE_BYTES - 8;
+    p.world = st_group_bytes(2, DIES_MAILBOX);
+    p.o[0] = p.o[5] = (struct st_sdma_operand){.va = VA(p.data)};
+    p.o[1] = (struct st_sdma_operand){.va = VA(p.data) + 4096};
+    p.o[2] = (struct st_sdma_operand){.va = p.unmapped};
+    p.o[3] = (struct st_sdma_operand){.va = VA(p.data), .flags = 2};
+    p.o[4] = (struct st_sdma_operand){.va = VA(gone), .generation = p.old.src_gen};
+    bad_data(r, &lane, &p);
+    bad_flags(r, &lane, &p);
+    CHECK(p.far[0] == 0 && p.far[1] == 0);
     rig_close(r);
 }
 

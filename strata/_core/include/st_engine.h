@@ -47,6 +47,7 @@ struct st_engine {
     uint64_t linger_ns;   /* that the thread yields, when it has nothing to do, before it sleeps */
     uint64_t openings;
     uint32_t next_event;  /* there is no free one before it */
+    uint32_t notifying;   /* event that the thread has in hand */
     uint32_t turn;        /* ring that comes first in the next round */
     uint64_t active[ST_SDMA_RINGS / 64]; /* rings that have something, as far as the thread knows */
     uint64_t nranges;     /* what the descriptor in hand touches */
@@ -55,7 +56,8 @@ struct st_engine {
     void *pointers[2 * ST_MAX_DIES];
     struct st_engine_counters count;
     struct st_engine_ring {
-        uint64_t at;          /* its struct st_ring; 0: none */
+        uint64_t at;          /* its struct st_ring; 0: closed */
+        struct st_ring *ring; /* the same, for the thread, which may still have a closed one in hand */
         uint64_t head;
         uint64_t done;        /* in a call: descriptors of its list behind it */
         uint64_t gated_ns;    /* since when the gate at the head is shut; 0: it is not at one */
@@ -132,6 +134,7 @@ static inline int st_engine_add(struct st_engine *e, struct st_ring *r, uint32_t
         r->lock = 0;
         r->head = r->tail = first;
         r->failed = 0;
+        own->ring = r;
         own->head = first;
         own->depth = depth;
         own->done = own->gated_ns = own->looked_ns = own->suspect = 0;
@@ -195,11 +198,16 @@ static inline uint32_t st_event_take(struct st_engine *e, uint32_t *also_word, u
     return found;
 }
 
-/* Gives an event back, when nothing in a ring names it any more. */
+/* Gives an event back, when nothing in a ring names it any more.  Whoever has seen it happen may come here while the
+ * thread still wakes others; after this it touches neither the event nor its other futex. */
 static inline void st_event_give(struct st_engine *e, uint32_t event)
 {
+    if (!event)
+        return;
     pthread_mutex_lock(&e->lock);
-    st_store_release_32(&e->events[event].used, 0); /* pairs with st_event_notify */
+    st_store_seqcst_32(&e->events[event].used, 0); /* pairs with st_event_notify */
+    while (st_load_seqcst_32(&e->notifying) == event) /* pairs with st_event_notify */
+        sched_yield();
     e->next_event = event < e->next_event ? event : e->next_event;
     pthread_mutex_unlock(&e->lock);
 }
@@ -219,12 +227,14 @@ static inline void st_event_notify(struct st_engine *e, uint32_t event)
 {
     struct st_event *v = &e->events[event];
 
-    if (!event || !st_load_acquire_32(&v->used)) /* pairs with st_event_take */
-        return;
-    st_add_seqcst_64(&v->count, 1); /* pairs with st_event_count */
-    st_wake(&v->wake_word, &v->sleepers);
-    if (v->also_word)
-        st_wake(v->also_word, v->also_sleepers);
+    st_store_seqcst_32(&e->notifying, event); /* pairs with st_event_give */
+    if (event && st_load_seqcst_32(&v->used)) { /* pairs with st_event_take, st_event_give */
+        st_add_seqcst_64(&v->count, 1); /* pairs with st_event_count */
+        st_wake(&v->wake_word, &v->sleepers);
+        if (v->also_word)
+            st_wake(v->also_word, v->also_sleepers);
+    }
+    st_store_release_32(&e->notifying, 0); /* pairs with st_event_give */
 }
 
 /* Ends the chains of an event: what has not been executed yet is not, and they are notified with `status`. */

@@ -27,7 +27,7 @@ static inline void st_event_fail(struct st_engine *e, const struct st_engine_rin
 
     if (v == e->events || !st_load_acquire_32(&v->used) || st_load_relaxed_32(&v->status) != ST_OK)
         return; /* pairs with st_event_take */
-    v->ring = ((const struct st_ring *)(uintptr_t)r->at)->index;
+    v->ring = r->ring->index;
     v->index = r->head;
     v->failed = *d;
     st_store_release_32(&v->status, (uint32_t)status); /* pairs with st_event_status */
@@ -36,7 +36,7 @@ static inline void st_event_fail(struct st_engine *e, const struct st_engine_rin
 /* The chain of r has failed at d. */
 static inline void st_ring_fail(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *d, int status)
 {
-    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
+    struct st_ring *ring = r->ring;
 
     r->status = (uint32_t)status;
     st_count(&e->count.failed, 1);
@@ -49,7 +49,7 @@ static inline void st_ring_fail(struct st_engine *e, struct st_engine_ring *r, c
 /* A gate that is shut: has it been so for too long? */
 static inline int st_engine_patience(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *d)
 {
-    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
+    struct st_ring *ring = r->ring;
     uint64_t now = st_now_ns(), limit = d->bytes ? d->bytes : e->timeout_ns ? e->timeout_ns : UINT64_MAX;
 
     if (!r->gated_ns) {
@@ -111,14 +111,14 @@ static inline int st_engine_do(struct st_engine *e, struct st_engine_ring *r, co
 static inline void st_ring_ungate(struct st_engine_ring *r)
 {
     if (r->gated_ns) /* pairs with nothing: for inspectors */
-        st_store_release_64(&((struct st_ring *)(uintptr_t)r->at)->gated_ns, 0);
+        st_store_release_64(&r->ring->gated_ns, 0);
     r->gated_ns = 0;
 }
 
 /* The next descriptor of the list of a call; ST_AGAIN also when there are more. */
 static inline int st_engine_call(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *call)
 {
-    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
+    struct st_ring *ring = r->ring;
     struct st_descriptor d;
     int rc = ST_OK;
 
@@ -153,7 +153,7 @@ static inline int st_engine_call(struct st_engine *e, struct st_engine_ring *r, 
 /* The descriptor at the head is done. */
 static inline void st_ring_pass(struct st_engine *e, struct st_engine_ring *r, int status)
 {
-    struct st_ring *ring = (struct st_ring *)(uintptr_t)r->at;
+    struct st_ring *ring = r->ring;
 
     st_count(&e->count.descriptors, 1);
     st_store_relaxed_32(&st_ring_slot(ring, r->depth, r->head)->status, (uint32_t)status);
@@ -168,13 +168,11 @@ static inline void st_ring_pass(struct st_engine *e, struct st_engine_ring *r, i
 /* One ring's turn. */
 static inline enum st_turn st_engine_turn(struct st_engine *e, struct st_engine_ring *r)
 {
-    struct st_ring *ring = (struct st_ring *)(uintptr_t)st_load_seqcst_64(&r->at); /* pairs with st_engine_add, */
-    uint64_t bytes = e->count.bytes, tail, k, done;                               /* st_engine_remove */
+    struct st_ring *ring = r->ring;
+    uint64_t bytes = e->count.bytes, tail, k, done;
     struct st_descriptor d;
     int rc;
 
-    if (!ring)
-        return ST_TURN_EMPTY;
     for (k = 0; k < ST_TURN_DESCRIPTORS && e->count.bytes - bytes < ST_TURN_BYTES; k++) {
         tail = st_load_acquire_64(&ring->tail); /* pairs with st_lane_ring */
         if (tail == r->head)
@@ -231,6 +229,10 @@ static inline enum st_turn st_engine_round(struct st_engine *e)
         }
         if (!(word & 1))
             continue;
+        if (!st_load_seqcst_64(&e->rings[i].at)) { /* pairs with st_engine_add, st_engine_remove */
+            e->active[i >> 6] &= ~(1ull << (i & 63));
+            continue;
+        }
         turn = st_engine_turn(e, &e->rings[i]);
         if (turn == ST_TURN_EMPTY)
             e->active[i >> 6] &= ~(1ull << (i & 63));

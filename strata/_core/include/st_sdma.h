@@ -145,6 +145,14 @@ static inline int st_lane_open(struct st_ctx *ctx, const struct st_lane *lane)
     return st_load_acquire_64(&lane->ring->opened) == lane->opened ? ST_OK : ST_ENOJOB; /* pairs with st_engine_remove */
 }
 
+/* Has the DMA thread look at ring `index`. */
+static inline void st_sdma_bell(struct st_sdma *s, uint32_t index)
+{
+    st_or_acq_rel_64(&s->pending[index >> 6], 1ull << (index & 63)); /* pairs with st_engine_gather */
+    st_fence_seqcst(); /* pairs with st_engine_arm: it sees the bit, or this sees the sleeper */
+    st_wake(&s->bell, &s->bell_sleepers);
+}
+
 /* Takes the ring for filling; from a producer that died with it, too, which is looked for now and then and before
  * giving up.  One that is stopped there holds others up until their deadline (ST_ETIMEOUT). */
 static inline int st_lane_lock(struct st_ctx *ctx, const struct st_lane *lane, struct st_waiter *w)
@@ -159,8 +167,10 @@ static inline int st_lane_lock(struct st_ctx *ctx, const struct st_lane *lane, s
         rc = step == ST_EINTR ? step : st_lane_open(ctx, lane);
         holder = st_load_acquire_32(lock); /* pairs with st_lane_unlock */
         if (rc == ST_OK && holder - 1 < ctx->ndies && holder - 1 != ctx->rank && !st_die_alive(ctx, holder - 1) &&
-            st_cas_acq_rel_32(lock, holder, ctx->rank + 1)) /* pairs with nothing: the holder is dead */
+            st_cas_acq_rel_32(lock, holder, ctx->rank + 1)) { /* pairs with nothing: the holder is dead */
+            st_sdma_bell(lane->of, lane->index); /* it may have moved the tail, and not rung: a full ring would stay full */
             return ST_OK;
+        }
         if (rc == ST_OK && step == ST_ETIMEOUT)
             rc = step;
     }
@@ -193,14 +203,6 @@ static inline void st_lane_put(struct st_lane *lane, uint64_t ahead, const struc
     memcpy(words, &made, sizeof words);
     for (k = 0; k < sizeof words / 8; k++)
         st_store_relaxed_64(&slot[k], words[k]);
-}
-
-/* Has the DMA thread look at ring `index`. */
-static inline void st_sdma_bell(struct st_sdma *s, uint32_t index)
-{
-    st_or_acq_rel_64(&s->pending[index >> 6], 1ull << (index & 63)); /* pairs with st_engine_gather */
-    st_fence_seqcst(); /* pairs with st_engine_arm: it sees the bit, or this sees the sleeper */
-    st_wake(&s->bell, &s->bell_sleepers);
 }
 
 /* The doorbell: the next `count` descriptors may be executed. */
