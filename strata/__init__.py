@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from strata.launch import spawn
     from strata.plan.user import algorithm
     from strata.registration import Registration, deregister, register
+    from strata.streams import Event, Stream, current_stream, stream
 
 __all__ = [
     "Cancelled",
@@ -70,6 +71,7 @@ __all__ = [
     "CollectiveTimeout",
     "ConfigError",
     "Deadlock",
+    "Event",
     "FabricMemoryError",
     "Group",
     "GroupBroken",
@@ -80,10 +82,12 @@ __all__ = [
     "RingFull",
     "SpawnError",
     "StrataError",
+    "Stream",
     "Work",
     "address",
     "algorithm",
     "array",
+    "current_stream",
     "deregister",
     "empty",
     "empty_cache",
@@ -111,6 +115,7 @@ __all__ = [
     "set_limit",
     "spawn",
     "stats",
+    "stream",
     "vmm",
     "world",
     "zeros",
@@ -171,6 +176,7 @@ _HOME = {
     "strata.launch": ("spawn",),
     "strata.plan.user": ("algorithm",),
     "strata.registration": ("Registration", "deregister", "register"),
+    "strata.streams": ("Event", "Stream", "current_stream", "stream"),
 }
 
 

@@ -17,6 +17,7 @@ from strata._core.front import OPERATIONS
 from strata._core.memory import alloc_array
 from strata._core.planned import PlanHandle
 from strata._core.space import Context
+from strata._core.stream import current_stream
 from strata.dtypes import OP_CODES, OPS
 from strata.plan import algorithms
 from strata.plan.build import PlanCache, build
@@ -80,6 +81,8 @@ class Group(Collectives):
         if not 0 <= root < self.size:
             raise ValueError(f"root={root}: a number in the group, 0 to {self.size - 1}, is expected")
         variant = self.variant("scatter", algorithm, path, cores, partition)
+        if current_stream() is not None:
+            self.check_queued(src if self.rank == root else None, out)
         if self.rank == root:
             if src is None:
                 raise TypeError("scatter: src must be an array on the root")
@@ -143,6 +146,9 @@ class Group(Collectives):
         if sum(send) > src.shape[0]:
             raise ValueError(f"all_to_all_v: send_counts sum to {sum(send)}, but src has {src.shape[0]} rows")
         self._check_rows(src, out)
+        queued = current_stream() is not None
+        if queued:
+            self.check_queued(src, out)
         row = int(np.prod(src.shape[1:], dtype=np.int64)) * src.dtype.itemsize
         n = self.size
         record = np.array([*send, *(recv or [-1] * n), row, -1 if out is None else out.shape[0]], np.int64)
@@ -153,7 +159,7 @@ class Group(Collectives):
         total = int(counts[:, self.rank].sum())
         try:
             spec = Spec("all_to_all_v", itemsize=row, nranks=n, counts=counts)
-            choice = self._choose(spec, variant, async_op)
+            choice = self._choose(spec, variant, async_op or queued)
             plan = self._build(spec, choice)
             exposed = plan.exposes_out or (plan.path == "sdma" and choice.path_named)
             source, target = self._rows(src, out, total, exposed)
@@ -338,9 +344,16 @@ class Group(Collectives):
         return np.empty(a.shape, a.dtype) if empty else staging.fabric_source(self, a)
 
     def _copy_of(self, a: np.ndarray) -> np.ndarray:
+        stream = current_stream()
+        if stream is not None:
+            self.check_queued(a)
         try:
             staging.check_access(self, a, False)
-            return staging.fabric_copy(self, a)
+            if stream is None:
+                return staging.fabric_copy(self, a)
+            copy = alloc_array(self.context, a.shape, a.dtype, False)
+            stream.copy(copy, a)  # when its turn comes
+            return copy
         except (MemoryError, errors.RegistrationError):
             self.abstain(None)  # the others must not wait for this die
             raise

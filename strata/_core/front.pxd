@@ -35,7 +35,7 @@ cdef struct Shape:
 
 
 cdef class Front(Transfers):
-    cdef bint overlaps(self, bint async_op) noexcept
+    cdef bint overlaps(self, bint async_op, object stream) noexcept
     cdef bint outside(self, Array *a) noexcept
     cdef bint shared(self, object a, object b) except -1
     cpdef uint32_t variant(self, str operation, object algorithm, object path, object cores,
@@ -43,6 +43,6 @@ cdef class Front(Transfers):
     cdef object miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
                      uint32_t dtype, bint overlap, object timeout)
     cdef object lanes(self, st_request *r, PlanHandle handle, object timeout)
-    cdef object submit(self, st_request *r, object keep, object result, bint async_op)
+    cdef object submit(self, st_request *r, object keep, object result, bint async_op, object stream)
     cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
                        object result, object timeout, bint async_op)

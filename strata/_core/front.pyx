@@ -23,6 +23,7 @@ from strata._core.group cimport (
 from strata._core.lanes cimport Lanes, lanes_for
 from strata._core.planned cimport PlanHandle
 from strata._core.space cimport deadline_of
+from strata._core.stream cimport CoreStream, current
 from strata._core.transfer cimport Transfers
 from strata._core.work cimport Work
 
@@ -70,9 +71,9 @@ cdef class Front(Transfers):
             return 0
         return self._selector.number(operation, algorithm, path, cores, partition)
 
-    cdef bint overlaps(self, bint async_op) noexcept:
+    cdef bint overlaps(self, bint async_op, object stream) noexcept:
         """Whether the caller has other work to do meanwhile: what the choice of a path goes by."""
-        return async_op
+        return async_op or stream is not None
 
     cdef bint outside(self, Array *a) noexcept:
         """Whether some of an array's bytes are not in the fabric."""
@@ -92,14 +93,17 @@ cdef class Front(Transfers):
         cdef bint stage_src, stage_out, overlap, sdma = False, exposed = False
         cdef uint64_t key
         cdef PlanHandle handle = None
+        stream = None if s.like else current()  # an exchange is the host's
         self.check_here()
+        if stream is not None:
+            self.check_queued(src_array, out_array)
         memset(q, 0, sizeof(st_request))
         q.desc = ST_DESC(s.op, s.redop, dtype, s.root, mailbox)
         q.count = s.count
         if n > 1 and s.op != OP_BARRIER:
             if mailbox and s.op != OP_BROADCAST:  # whose root has nothing to write, and may not be able to
                 s.in_place = False
-            overlap = not mailbox and self.overlaps(async_op)
+            overlap = not mailbox and self.overlaps(async_op, stream)
             key = (<uint64_t>s.variant << 40 | <uint64_t>overlap << 39 | <uint64_t>itemsize << 2 | s.in_place << 1
                    | mailbox)
             handle = self.find_plan(q.desc, q.count, key)
@@ -127,27 +131,38 @@ cdef class Front(Transfers):
         q.timeout_ns = deadline_of(timeout, self.context)
         scratch = None if handle is None else self.lend(q, handle.scratch)
         lanes = self.lanes(q, handle, timeout) if sdma else None
-        if async_op or not st_worker_idle(&self.collectives):
-            return self.submit(q, (src_array, out_array, scratch, handle, lanes), result, async_op)
+        if async_op or stream is not None or not st_worker_idle(&self.collectives):
+            return self.submit(q, (src_array, out_array, scratch, handle, lanes), result, async_op, stream)
         self.run(q, src_array, out_array, scratch)
         return result
 
-    cdef object submit(self, st_request *r, object keep, object result, bint async_op):
-        """Hands a request to the group's thread; after those that are there already."""
+    cdef object submit(self, st_request *r, object keep, object result, bint async_op, object stream):
+        """Hands a request to the group's thread; after those that are there already, and those on the stream."""
         cdef Work work
         cdef int err
+        cdef bint queued = False
         work = Work.__new__(Work)
         work.group = self
         work.keep = keep
         work.result = result
         work.item.request = r[0]
-        self.remember(work)
-        if st_worker_submit(&self.collectives, &work.item) != 0:
+        if stream is not None:
+            (<CoreStream>stream).begin(&work.item)
+            work.progress = (<CoreStream>stream).progress
+        try:
+            self.remember(work)
+            queued = st_worker_submit(&self.collectives, &work.item) == 0
             err = errno
+        finally:
+            if stream is not None:
+                (<CoreStream>stream).end(work if queued else None)
+        if not queued:
             self.forget(work)
             self.abstain(None)  # the others must not wait for this die
             raise errors.HostError("no thread could be made for asynchronous operations", errno=err)
-        return work if async_op else work.wait()
+        if async_op:
+            return work
+        return work.wait() if stream is None else result
 
     cdef object miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
                      uint32_t dtype, bint overlap, object timeout):
@@ -228,8 +243,9 @@ cdef class Front(Transfers):
         scratch = self.lend(&r, handle.scratch)
         lanes = self.lanes(&r, handle, timeout) if handle.sdma and not self.outside(&b) else None
         r.timeout_ns = deadline_of(timeout, self.context)
-        if async_op or not st_worker_idle(&self.collectives):
-            return self.submit(&r, (src, out, handle, scratch, lanes), out, async_op)
+        stream = current()
+        if async_op or stream is not None or not st_worker_idle(&self.collectives):
+            return self.submit(&r, (src, out, handle, scratch, lanes), out, async_op, stream)
         self.run(&r, src, out, scratch)
         return out
 
@@ -245,7 +261,7 @@ cdef class Front(Transfers):
             if st_worker_idle(&self.collectives):
                 self.run(&r, None, None, None)
             else:
-                self.submit(&r, None, None, False)
+                self.submit(&r, None, None, False, None)
         except errors.CollectiveMismatch:
             pass
 

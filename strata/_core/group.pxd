@@ -62,6 +62,9 @@ cdef extern from "st_collective.h" nogil:
 
 
 cdef extern from "st_worker.h" nogil:
+    struct st_progress:
+        pass
+
     struct st_message:
         uint64_t desc
         uint64_t count
@@ -82,6 +85,10 @@ cdef extern from "st_worker.h" nogil:
     struct st_item:
         int status
         uint64_t deadline_ns
+        uint64_t timeout_ns
+        st_progress *stream
+        uint64_t turn
+        uint32_t cancelled
         st_request request
         st_transfer transfer
 

@@ -15,6 +15,7 @@ from strata._core.group cimport (
     st_worker_submit,
 )
 from strata._core.space cimport deadline_of
+from strata._core.stream cimport CoreStream, current
 from strata._core.work cimport Work
 
 from strata import errors
@@ -49,14 +50,31 @@ cdef class Transfers(CoreGroup):
         """
         return self.start(True, out, src, tag, timeout, async_op)
 
+    def check_queued(self, *arrays):
+        """InvalidArgument unless arrays can be used by an operation on a stream: as they lie, since nobody is there
+        when it runs, or has run, to copy them."""
+        cdef Array a
+        for x in arrays:
+            if x is None:
+                continue
+            look(x, &a)
+            if not a.contiguous:
+                raise errors.InvalidArgument("on a stream arrays must be contiguous, and this one is strided: use a "
+                                             "contiguous part, or call outside the stream")
+            if a.nbytes and st_owner(self.g.ctx, <uint64_t>a.data) < 0:
+                raise errors.InvalidArgument("on a stream arrays must be fabric memory, and this one is not: make it "
+                                             "with strata.empty or its like, or call outside the stream")
+
     cdef object start(self, bint receive, object array, object peer, object tag, object timeout,
                       bint async_op):
         cdef st_transfer t
         cdef Array a
         cdef Work work
+        cdef bint queued = False
         cdef uint64_t ns
         cdef int rc
         cdef object temporary = array, result = array if receive else None
+        stream = current()
         self.check_here()
         look(array, &a)
         if not 0 <= peer < self.size:
@@ -64,6 +82,8 @@ cdef class Transfers(CoreGroup):
                              f"{self.size - 1}, is expected")
         if receive and not a.writeable:
             raise ValueError("recv: the array is read-only")
+        if stream is not None:
+            self.check_queued(array)
         if not a.contiguous or (not receive and a.nbytes > ST_EAGER_BYTES and peer != self.rank
                                 and st_owner(self.g.ctx, <uint64_t>a.data) < 0):
             # A receiver may have any memory: it alone writes there.
@@ -80,7 +100,7 @@ cdef class Transfers(CoreGroup):
         t.buf = a.data
         if not receive:
             self.open_channel(t.peer)
-        if async_op or not st_worker_idle(&self.transfers):
+        if async_op or stream is not None or not st_worker_idle(&self.transfers):
             work = Work.__new__(Work)
             work.group = self
             work.keep = temporary
@@ -90,11 +110,22 @@ cdef class Transfers(CoreGroup):
                 work.copyback = (array, temporary)
             work.item.transfer = t
             work.item.deadline_ns = st_now_ns() + ns if ns else 0
-            self.remember(work)
-            if st_worker_submit(&self.transfers, &work.item) != ST_OK:
+            work.item.timeout_ns = ns
+            if stream is not None:
+                (<CoreStream>stream).begin(&work.item)
+                work.progress = (<CoreStream>stream).progress
+            try:
+                self.remember(work)
+                queued = st_worker_submit(&self.transfers, &work.item) == ST_OK
+            finally:
+                if stream is not None:
+                    (<CoreStream>stream).end(work if queued else None)
+            if not queued:
                 self.forget(work)
                 raise errors.HostError("no thread could be made for asynchronous operations")
-            return work if async_op else work.wait()
+            if async_op:
+                return work
+            return work.wait() if stream is None else result
         with nogil:
             rc = st_p2p_run(&self.g, &t, ns)
         if rc != ST_OK:

@@ -1,4 +1,5 @@
 from strata._core.group cimport CoreGroup, st_item, st_request, st_transfer
+from strata._core.stream cimport Progress
 
 
 cdef class Work:
@@ -10,5 +11,8 @@ cdef class Work:
     cdef object error
     cdef bint finished
     cdef bint transfer
+    cdef Progress progress    # of the stream it is on, or None
     cdef object __weakref__
+
     cdef int settle(self) except -1
+    cdef object operation(self)

@@ -5,7 +5,7 @@ from libc.string cimport memset
 
 import numpy as np
 
-from strata._core.abi cimport ST_EINTR, ST_ETIMEOUT, ST_OK
+from strata._core.abi cimport ST_ECANCELED, ST_EINTR, ST_ETIMEOUT, ST_OK
 from strata._core.group cimport st_item_done, st_item_wait
 from strata._core.space cimport st_raise_pending, timeout_to_ns
 
@@ -74,7 +74,10 @@ cdef class Work:
         if self.finished:
             return 0
         try:
-            if self.item.status != ST_OK:
+            if self.item.cancelled and self.item.status == ST_ECANCELED:
+                raise self.progress.cancelled(self.operation(), self.group.name, self.item.request.number,
+                                              self.item.turn)
+            elif self.item.status != ST_OK:
                 if self.transfer:
                     self.group.transfer_failed(self.item.status, &self.item.transfer)
                 else:
@@ -85,9 +88,16 @@ cdef class Work:
             self.error = error
             self.result = None
         self.finished = True
-        self.keep = self.copyback = None
+        self.keep = self.copyback = self.progress = None
         self.group.forget(self)
         return 0
+
+    cdef object operation(self):
+        """Its name."""
+        from strata._core.front import OPERATIONS
+        if self.transfer:
+            return "recv" if self.item.transfer.receive else "send"
+        return OPERATIONS[self.item.request.desc & 0xff]
 
     def __repr__(self):
         state = "running" if not self.done() else "failed" if self.error is not None else "done"

@@ -1,4 +1,4 @@
-"""The benchmarks and the example over real dies: they run, they are right, they say what they found."""
+"""The benchmarks and the examples over real dies: they run, they are right, they say what they found."""
 
 import os
 import subprocess
@@ -73,6 +73,13 @@ def test_digits_are_the_same_bits_in_every_run():
     pytest.importorskip("sklearn")
     prints = {run(3, "examples/train_digits.py", "--epochs", "3")[1].split("sha256 ")[1][:16] for _ in range(2)}
     assert len(prints) == 1
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_blocks_are_gathered_while_others_are_computed_on(n):
+    status, text = run(n, "examples/overlap.py")
+    assert status == 0, text
+    assert f"from {max(n, 1)} dies" in text and "all sums right" in text
 
 
 def test_too_little_training_fails():
