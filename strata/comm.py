@@ -161,9 +161,10 @@ class Group(Collectives):
             spec = Spec("all_to_all_v", itemsize=row, nranks=n, counts=counts)
             choice = self._choose(spec, variant, async_op or queued)
             plan = self._build(spec, choice)
-            exposed = plan.exposes_out or (plan.path == "sdma" and choice.path_named)
-            source, target = self._rows(src, out, total, exposed)
             handle = PlanHandle(plan, n, 0, False, int(counts.sum()) * row >= 1 << 20)
+            handle.insists = choice.path_named
+            exposed = plan.exposes_out or (handle.sdma and handle.insists)
+            source, target = self._rows(src, out, total, exposed)
         except Exception:
             self.abstain(timeout)
             raise

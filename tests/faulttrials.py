@@ -3,6 +3,7 @@
 Used by the tests (a few trials) and by tools/kill_trials.py (hundreds).
 """
 
+import os
 import random
 import time
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import faultlib
 import numpy as np
 
 import strata
-from strata import errors
+from strata import bootstrap, errors
 
 SIZES = (8, 40, 1000, 8192, 100_000, 1 << 20, 8 << 20)  # bytes; the larger are zero-copy
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather",
@@ -38,14 +39,16 @@ class Trial(NamedTuple):
     n: int
     victim: int
     delay: float  # seconds from the moment that all are at it to the kill
+    path: str = "auto"  # option path; "mixed": sdma on every second die, mte on the others
 
     @classmethod
-    def draw(cls, seed):
+    def draw(cls, seed, path="auto", operations=OPERATIONS, sizes=SIZES):
         rng = random.Random(seed)
         n = rng.randint(2, 8)
-        operation = rng.choice(OPERATIONS)
-        nbytes = rng.choice(SIZES)
-        return cls(seed, operation, nbytes, n, rng.randrange(n), rng.choice((0.0, 0.003, 0.03)) * rng.random())
+        operation = rng.choice(operations)
+        nbytes = rng.choice(sizes)
+        delay = rng.choice((0.0, 0.003, 0.03)) * rng.random()
+        return cls(seed, operation, nbytes, n, rng.randrange(n), delay, path)
 
 
 class Outcome(NamedTuple):
@@ -160,6 +163,8 @@ class Steps:
 def body(die, trial):
     """What each die does: the operation until it fails, then what the survivors can do."""
     others = [r for r in range(trial.n) if r != trial.victim]
+    os.environ["STRATA_PATH"] = ("sdma", "mte")[die.rank % 2] if trial.path == "mixed" else trial.path
+    bootstrap.forget()  # options are read at the first call
     try:
         if trial.operation == "init":
             die.say("going")

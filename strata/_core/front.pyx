@@ -190,16 +190,16 @@ cdef class Front(Transfers):
 
     cdef object lanes(self, st_request *r, PlanHandle handle, object timeout):
         """Gives a request what the DMA engine needs for a plan: an object that its caller keeps.  One serves all
-        operations, as scratch does."""
+        operations, as scratch does.  None: there is no room for it, and nobody asked for the engine: cores will do."""
         cdef Lanes lanes = self._lanes
         if lanes is None or not lanes.serve(handle):
-            self._lanes = None
             try:
-                lanes = lanes_for(self.context, <size_t>&self.g, handle, lanes)
+                lanes = self._lanes = lanes_for(self.context, <size_t>&self.g, handle, lanes)
             except Exception:
+                if not handle.insists:
+                    return None
                 self.abstain(timeout)  # the others must not wait for this die
                 raise
-            self._lanes = lanes
         r.sdma = &lanes.c
         return lanes
 

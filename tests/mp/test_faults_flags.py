@@ -1,5 +1,5 @@
-"""Waits for the flags of a plan, with one thread and with a crew: stopped peers, deadlines, Ctrl-C; and dies
-that lack the scratch, or the thread, to take part."""
+"""Waits for the flags of a plan, with one thread, with a crew, and by the DMA engine: stopped peers, deadlines,
+Ctrl-C; and dies that lack the scratch, or the thread, to take part."""
 
 import contextlib
 import errno
@@ -20,10 +20,11 @@ N, VICTIM = 3, 1
 COUNT = 200_003
 
 
-@pytest.fixture(params=[1, 2], ids="workers{}".format)
+@pytest.fixture(params=["mte 1", "mte 2", "sdma 1"])
 def env(request):
-    """Options of dies whose operations have several cores, run by one thread or by two."""
-    return {"STRATA_WORKERS": str(request.param), "STRATA_CORES": "4"}
+    """Options of dies whose operations have several cores, run by one thread, by two, or by the DMA engine."""
+    path, workers = request.param.split()
+    return {"STRATA_PATH": path, "STRATA_WORKERS": workers, "STRATA_CORES": "4"}
 
 
 def threads():
@@ -40,10 +41,10 @@ def ring(g, **options):
 
 
 def crewed(g):
-    """Runs an operation; asserts that the die then has as many threads more as its option says."""
+    """Runs an operation; asserts that the die then has as many threads more as its options say."""
     before = threads()
     ring(g)
-    assert threads() - before == int(os.environ["STRATA_WORKERS"]) - 1
+    assert threads() - before == int(os.environ["STRATA_WORKERS"]) - 1 + (os.environ["STRATA_PATH"] == "sdma")
 
 
 def wait_inside(job, rank, number):
