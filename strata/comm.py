@@ -42,12 +42,13 @@ class Group(Collectives):
 
     All operations take ``timeout`` (seconds to wait for the members; None: option timeout,
     inf: for ever) and ``async_op=True`` (returns a Work at once; its wait() returns what the
-    call would); ``algorithm``, ``path``, ``cores`` (emulated cores of this die at most) and
-    ``partition`` choose how, None leaves it to the library (``strata.explain`` says why).  Any
-    numpy array is accepted; those outside the fabric, and strided ones, are staged when they
-    are too large for a mailbox.  They raise CollectiveMismatch on all members that did not
-    ask for the same (the group stays usable), PeerDead, CollectiveTimeout and GroupBroken;
-    TypeError and ValueError on the member whose arguments are wrong, before anything begins.
+    call would); ``algorithm``, ``path`` (mte, cores move the bytes; sdma, the DMA engine),
+    ``cores`` (emulated cores of this die at most) and ``partition`` choose how, None leaves
+    it to the library (``strata.explain`` says why).  Any numpy array is accepted; those outside
+    the fabric, and strided ones, are staged when they are too large for a mailbox.  They raise
+    CollectiveMismatch on all members that did not ask for the same (the group stays usable),
+    PeerDead, CollectiveTimeout and GroupBroken; TypeError and ValueError on the member whose
+    arguments are wrong, before anything begins.
 
     All state is the group's own, so groups may overlap and be used in any order, as
     long as the members of each group call its operations in one order.  A member
@@ -155,7 +156,7 @@ class Group(Collectives):
         code = codes.dtype_code(src.dtype)
         table = self.exchange(_OP["all_to_all_v"], code, 0, record, timeout)
         counts = table[:, :n]
-        self._check_counts(counts, table[:, n : 2 * n], table[:, 2 * n], table[:, 2 * n + 1])
+        failure.check_counts(self, counts, table[:, n : 2 * n], table[:, 2 * n], table[:, 2 * n + 1])
         total = int(counts[:, self.rank].sum())
         try:
             spec = Spec("all_to_all_v", itemsize=row, nranks=n, counts=counts)
@@ -164,7 +165,7 @@ class Group(Collectives):
             handle = PlanHandle(plan, n, 0, False, int(counts.sum()) * row >= 1 << 20)
             handle.insists = choice.path_named
             exposed = plan.exposes_out or (handle.sdma and handle.insists)
-            source, target = self._rows(src, out, total, exposed)
+            source, target = staging.rows(self, src, out, total, exposed)
         except Exception:
             self.abstain(timeout)
             raise
@@ -193,39 +194,6 @@ class Group(Collectives):
         if np.shares_memory(src, out):
             raise ValueError("all_to_all_v: input and output overlap; it cannot work in place")
         self.check_frames(_OP["all_to_all_v"], src, out)
-
-    def _rows(
-        self, src: np.ndarray, out: np.ndarray | None, total: int, exposed: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Source and target as the executor takes them."""
-        staging.check_access(self, src, False)
-        if out is not None:
-            staging.check_access(self, out, True)
-        if not src.flags.c_contiguous or (self.size > 1 and src.nbytes and self.context.owner(src.ctypes.data) < 0):
-            src = staging.fabric_source(self, src)
-        # Where peers, or the DMA engine, write into it, an array that is not the fabric's has one in its place.
-        if out is None or (exposed and self.size > 1 and out.nbytes and self.context.owner(out.ctypes.data) < 0):
-            out = alloc_array(self.context, (total, *src.shape[1:]), src.dtype, False)
-        elif not out.flags.c_contiguous:
-            out = np.empty((total, *src.shape[1:]), src.dtype)
-        return src, out
-
-    def _check_counts(self, sent: np.ndarray, asked: np.ndarray, rows: np.ndarray, room: np.ndarray) -> None:
-        bad = []
-        wrong = np.argwhere((asked >= 0) & (asked != sent.T))
-        for receiver, sender in wrong[:8]:
-            bad.append(f"rank {self.ranks[sender]} sends {sent[sender, receiver]} rows to rank {self.ranks[receiver]}, "
-                       f"which expects {asked[receiver, sender]}")  # fmt: skip
-        if (rows != rows[0]).any():
-            bad.append("rows have " + ", ".join(f"{b} bytes on rank {self.ranks[m]}" for m, b in enumerate(rows)))
-        for m, need in enumerate(sent.sum(axis=0)):
-            if 0 <= room[m] < need:
-                bad.append(f"rank {self.ranks[m]} receives {need} rows, but its out has {room[m]}")
-        if bad:
-            raise errors.CollectiveMismatch(
-                "the counts do not agree: " + "; ".join(bad),
-                ranks=sorted(self.ranks), group=self.name, operation="all_to_all_v", number=self.number,
-            )  # fmt: skip
 
     # ---- groups ----------------------------------------------------------------------
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import numpy as np
+
 from strata import errors
 from strata._core import array, front
 from strata.dtypes import OPS
 from strata.plan import algorithms
 
-__all__ = ["describe", "raise_collective", "raise_transfer"]
+__all__ = ["check_counts", "describe", "raise_collective", "raise_transfer"]
 
 _STATUS = {status.name: code for code, status in enumerate(errors.STATUS)}
 DEAD, TIMEOUT, MISMATCH, BROKEN = (_STATUS[f"ST_E{n}"] for n in ("DEAD", "TIMEOUT", "MISMATCH", "BROKEN"))
@@ -155,3 +157,22 @@ def raise_transfer(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
             f"{operation} {way}, {tag}: a collective of the group has failed; shrink() gives a working group", **context
         )
     raise errors.from_status(status, f"{operation} {way}, {tag}", errno=info["errno"], **context)
+
+
+def check_counts(group: Any, sent: np.ndarray, asked: np.ndarray, rows: np.ndarray, room: np.ndarray) -> None:
+    """CollectiveMismatch unless what members of all_to_all_v send and expect, (n, n) by sender and by receiver, the
+    bytes of their rows, and the rows of their outputs (-1: none given) agree; all members see the same."""
+    ranks, bad = group.ranks, []
+    for receiver, sender in np.argwhere((asked >= 0) & (asked != sent.T))[:8]:
+        bad.append(f"rank {ranks[sender]} sends {sent[sender, receiver]} rows to rank {ranks[receiver]}, "
+                   f"which expects {asked[receiver, sender]}")  # fmt: skip
+    if (rows != rows[0]).any():
+        bad.append("rows have " + ", ".join(f"{b} bytes on rank {ranks[m]}" for m, b in enumerate(rows)))
+    for m, need in enumerate(sent.sum(axis=0)):
+        if 0 <= room[m] < need:
+            bad.append(f"rank {ranks[m]} receives {need} rows, but its out has {room[m]}")
+    if bad:
+        raise errors.CollectiveMismatch(
+            "the counts do not agree: " + "; ".join(bad),
+            ranks=sorted(ranks), group=group.name, operation="all_to_all_v", number=group.number,
+        )  # fmt: skip

@@ -12,7 +12,7 @@ from strata import registration
 from strata._core import heap, memory
 from strata.errors import RegistrationError
 
-__all__ = ["check_access", "check_out", "check_overlap", "fabric_copy", "fabric_source", "run"]
+__all__ = ["check_access", "check_out", "check_overlap", "fabric_copy", "fabric_source", "rows", "run"]
 
 
 def fabric_copy(group: Any, a: np.ndarray) -> np.ndarray:
@@ -75,6 +75,26 @@ def run(group: Any, op: str, stage_src: bool, stage_out: bool, mailbox: bool, sr
     if copy_back:
         np.copyto(out, temporary_out)
     return result
+
+
+def rows(
+    group: Any, src: np.ndarray, out: np.ndarray | None, total: int, exposed: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Source and target of all_to_all_v as the executor takes them.  ``exposed``: peers, or the DMA engine, write into
+    the target, so that it must be in the fabric."""
+    check_access(group, src, False)
+    if out is not None:
+        check_access(group, out, True)
+    shape = (total, *src.shape[1:])
+    if not src.flags.c_contiguous or (group.size > 1 and src.nbytes and group.context.owner(src.ctypes.data) < 0):
+        src = fabric_source(group, src)
+    straight = out is not None and out.flags.c_contiguous
+    outside = out is not None and out.nbytes > 0 and group.context.owner(out.ctypes.data) < 0
+    if out is None or (exposed and group.size > 1 and (outside or not straight)):
+        out = memory.alloc_array(group.context, shape, src.dtype, False)
+    elif not straight:
+        out = np.empty(shape, src.dtype)
+    return src, out
 
 
 def _temporaries(

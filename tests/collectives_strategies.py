@@ -4,7 +4,7 @@ from collectives_play import LAYOUTS, OPERATIONS, REDUCING, Case
 from collectives_reference import MOVED, NUMBERS, allowed, dtype_of
 from hypothesis import strategies as st
 
-EDGES = (40, 64, 8192)  # bytes: the inline limit, a cache line, the mailbox
+EDGES = (40, 64, 8192, 40_000)  # bytes: the inline limit, a cache line, the mailbox, and beyond
 
 
 def members(n: int):
@@ -46,4 +46,5 @@ def cases(draw, n: int):
         async_op=draw(st.booleans()),
         rows=draw(st.integers(0, 4)),
         recv_counts=draw(st.booleans()),
+        path=draw(st.sampled_from((None, "mte", "sdma", "mixed"))),
     )

@@ -66,12 +66,12 @@ cdef class Collectives(Front):
     All of them: any numpy array is accepted; fabric arrays are used where they lie, others
     (and strided ones) are staged.  ``timeout``: seconds to wait for the members (None: option
     timeout; inf: for ever).  ``async_op=True`` returns a Work at once; its wait() returns what the
-    call would.  ``algorithm``, ``path`` (mte: cores move the bytes, sdma: the die's
-    DMA engine), ``cores`` (emulated cores of this die at most) and
-    ``partition`` (balanced, naive) say how; None leaves it to the library.  Errors:
-    CollectiveMismatch on all members if they do not ask for the same (the group stays usable),
-    PeerDead, CollectiveTimeout, GroupBroken; TypeError and ValueError on the member whose
-    arguments are wrong, before anything begins.
+    call would.  ``algorithm``, ``path`` (mte: cores move the bytes; sdma: the die's DMA engine does,
+    and arrays outside the fabric are staged), ``cores`` (emulated cores of this die at most) and
+    ``partition`` (balanced, naive) say how; None leaves it to the library.  Members may take
+    different paths.  Errors: CollectiveMismatch on all members if they do not ask for the same
+    (the group stays usable), PeerDead, CollectiveTimeout, GroupBroken; TypeError and ValueError on
+    the member whose arguments are wrong, before anything begins.
     """
 
     cdef int check_root(self, object root, const char *what) except -1:

@@ -6,9 +6,11 @@ import numpy as np
 import plan_cases as cases
 import pytest
 
+from strata._core.descriptors import BLOCK
 from strata._core.planned import PlanHandle
 from strata.errors import InvalidArgument
 from strata.plan import Plan, build
+from strata.plan.records import REDUCE
 
 N = 3
 
@@ -25,6 +27,18 @@ def test_a_plan_is_taken_as_it_is():
     plan = made()
     handle = take(plan)
     assert handle.plan is plan and handle.digest == plan.digest and handle.scratch == plan.scratch
+
+
+def test_who_carries_a_plan_out():
+    spec = cases.spec("all_reduce", 1_000_000, N)
+    plan = build(spec, 1, 2, algorithm="ring", path="sdma")
+    handle = take(plan)
+    assert handle.sdma and not handle.insists and handle.shape == (N, 3)
+    assert not PlanHandle(plan, N, 0, True, False).sdma, "cores copy from mailboxes"
+    reduce = plan.units[plan.units["kind"] == REDUCE]
+    blocks = -(-reduce["bytes"].astype("i8") // BLOCK)
+    assert handle.listed == (blocks * (reduce["nsrc"].astype("i8") + reduce["ndst"])).sum() > 0
+    assert not take(build(spec, 1, 2, algorithm="ring")).sdma
 
 
 @pytest.mark.parametrize("begin", [[], [0]])
