@@ -1,0 +1,37 @@
+"""Rings, chains, gates, flags and poison in any order, against a plain model."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sdma_model import KINDS
+from sdma_play import play
+
+from strata import testing
+
+numbers = st.integers(0, 1000)
+values = st.one_of(st.integers(0, 3), st.integers(0, 40), st.sampled_from([2**32, 2**62, 2**63 - 1]))
+descriptors = st.tuples(st.sampled_from(KINDS), numbers, numbers, st.integers(0, 40), values, st.integers(0, 7))
+steps = st.one_of(
+    st.tuples(st.just("step")),
+    st.tuples(st.just("step")),
+    st.tuples(st.just("submit"), st.integers(0, 3), st.booleans(), st.lists(descriptors, max_size=6)),
+    st.tuples(st.just("submit"), st.integers(0, 3), st.booleans(), st.lists(descriptors, min_size=1, max_size=3)),
+    st.tuples(st.just("cancel"), st.integers(0, 5)),
+    st.tuples(st.just("host"), numbers, values),
+    st.tuples(st.just("open"), numbers, numbers),
+    st.tuples(st.just("close"), numbers),
+)
+programs = st.lists(steps, max_size=50).map(lambda rest: [("open", len(rest), len(rest) // 3), ("open", 2, 4), *rest])
+
+
+@pytest.mark.hard_timeout(7200)
+def test_programs():
+    with testing.Pool(1, hbm="64M") as pool:
+        pool.start()
+
+        @settings(max_examples=3 * settings.default.max_examples)
+        @given(programs)
+        def check(program):
+            pool.run(play, program)
+
+        check()
