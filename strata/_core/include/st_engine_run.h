@@ -40,9 +40,9 @@ static inline void st_ring_fail(struct st_engine *e, struct st_engine_ring *r, c
 
     r->status = (uint32_t)status;
     st_count(&e->count.failed, 1);
-    st_store_relaxed_64(&ring->failed_index, r->head);
-    st_store_relaxed_32(&ring->failed_status, (uint32_t)status);
-    st_store_release_64(&ring->failed, ring->failed + 1); /* pairs with st_lane_failed */
+    ring->failed_index = r->head;
+    ring->failed_status = (uint32_t)status;
+    st_store_release_64(&ring->failed, ring->failed + 1); /* pairs with nothing: for people */
     st_event_fail(e, r, d, status);
 }
 

@@ -27,13 +27,20 @@ static inline int st_lane_drain(struct st_ctx *ctx, const struct st_lane *lane, 
     return rc;
 }
 
-/* Index of the ring's last failure, if it is one with this status among `count` descriptors from `first` on. */
+/* Index of the first of `count` descriptors from `first` on that ended with this status, while they are still there. */
 static inline int st_lane_failed(const struct st_lane *lane, uint64_t first, uint64_t count, int status, uint64_t *index)
 {
-    uint64_t n = st_load_acquire_64(&lane->ring->failed); /* pairs with st_ring_fail */
+    uint64_t k;
 
-    *index = st_load_relaxed_64(&lane->ring->failed_index);
-    return n && st_load_relaxed_32(&lane->ring->failed_status) == (uint32_t)status && *index - first < count;
+    for (k = 0; k < count; k++) {
+        struct st_descriptor *slot = st_ring_slot(lane->ring, lane->depth, first + k);
+
+        if (st_load_relaxed_64(&slot->commit) == first + k + 1 && st_load_relaxed_32(&slot->status) == (uint32_t)status) {
+            *index = first + k;
+            return 1;
+        }
+    }
+    return 0;
 }
 
 #endif
