@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from strata import vmm
     from strata._core.work import Work
+    from strata.capturing import Graph, capture
     from strata.comm import Group, world
     from strata.errors import (
         Cancelled,
@@ -73,6 +74,7 @@ __all__ = [
     "Deadlock",
     "Event",
     "FabricMemoryError",
+    "Graph",
     "Group",
     "GroupBroken",
     "NotInJob",
@@ -87,6 +89,7 @@ __all__ = [
     "address",
     "algorithm",
     "array",
+    "capture",
     "current_stream",
     "deregister",
     "empty",
@@ -128,6 +131,7 @@ __version__ = "0.1.0"
 # the threads of numerical libraries before numpy is there, and stays small without it.
 _HOME = {
     "strata._core.work": ("Work",),
+    "strata.capturing": ("Graph", "capture"),
     "strata.comm": ("Group", "world"),
     "strata.errors": (
         "Cancelled",

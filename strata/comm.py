@@ -93,8 +93,11 @@ class Group(Collectives):
             raise TypeError("scatter: out must be a writable numpy array or None")
         if out is not None:
             self.check_frames(_OP["scatter"], src if self.rank == root else None, out)
-        table = self._headers(_OP["scatter"], root, out, timeout)
-        shape, dtype = staging.read_header(table[root])
+        if self.recorder is None:
+            table = self._headers(_OP["scatter"], root, out, timeout)
+            shape, dtype = staging.read_header(table[root])
+        elif out is None:
+            raise errors.InvalidArgument("scatter: in a capture the root cannot be asked for out's shape: give out")
         if self.rank != root and out is None:
             try:
                 out = alloc_array(self.context, shape, dtype, False)
@@ -253,6 +256,7 @@ class Group(Collectives):
                 continue  # the first member died before it had made the group: so all survivors find
 
     def _count(self, what: Any) -> int:
+        self.uncapturable(what if isinstance(what, str) else what[0])
         self._calls[what] = self._calls.get(what, 0) + 1
         return self._calls[what]
 

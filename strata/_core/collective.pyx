@@ -197,7 +197,8 @@ cdef class Collectives(Front):
             out = self._out_for("all_to_all", src, out, 0)
         look(out, &b)
         if a.data == b.data and a.nbytes and a.contiguous and b.contiguous:
-            src = self._copy_of(src)  # every part of out overwrites a part that some peer reads
+            # Every part of out overwrites a part that some peer reads.
+            src = self._copy_of(src) if self.recorder is None else self.recorder.copy_of(self, src)
             look(src, &a)
         elif overlap(&a, &b):
             self._check_overlap("all_to_all", src, out)

@@ -43,6 +43,8 @@ cdef class Front(Transfers):
     cdef object miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
                      uint32_t dtype, bint overlap, object timeout)
     cdef object lanes(self, st_request *r, PlanHandle handle, object timeout)
+    cdef object record(self, Shape *s, Array *src, Array *out, object src_array, object out_array, object result,
+                       bint mailbox, bint async_op)
     cdef object submit(self, st_request *r, object keep, object result, bint async_op, object stream)
     cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
                        object result, object timeout, bint async_op)

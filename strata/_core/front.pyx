@@ -45,6 +45,11 @@ cdef enum:
     DIGEST = 49  # in a fingerprint: the bits above the mode say which algorithm
 
 
+def fingerprint(uint64_t desc, uint64_t digest):
+    """A fingerprint that says which algorithm, too."""
+    return desc | digest << DIGEST
+
+
 def digest_of(uint64_t desc):
     """What a fingerprint says of the algorithm: ``Plan.digest``."""
     return desc >> DIGEST
@@ -95,6 +100,8 @@ cdef class Front(Transfers):
         cdef PlanHandle handle = None
         stream = None if s.like else current()  # an exchange is the host's
         self.check_here()
+        if self.context.recorders is not None and self.recorder is not None:
+            return self.record(s, src, out, src_array, out_array, result, mailbox, async_op)
         if stream is not None:
             self.check_queued(src_array, out_array)
         memset(q, 0, sizeof(st_request))
@@ -134,6 +141,23 @@ cdef class Front(Transfers):
         if async_op or stream is not None or not st_worker_idle(&self.collectives):
             return self.submit(q, (src_array, out_array, scratch, handle, lanes), result, async_op, stream)
         self.run(q, src_array, out_array, scratch)
+        return result
+
+    cdef object record(self, Shape *s, Array *src, Array *out, object src_array, object out_array, object result,
+                       bint mailbox, bint async_op):
+        """Takes an operation down instead of running it: this thread captures."""
+        cdef uint32_t itemsize = src.itemsize if src.itemsize else out.itemsize
+        cdef uint32_t dtype = src.dtype if src.dtype else out.dtype
+        if s.like or async_op:
+            self.uncapturable(OPERATIONS[s.op] + (" with async_op=True" if async_op else ""))
+        if self.g.ctx.vmm and out_array is not None:
+            self.check_frames(s.op, src_array, out_array)
+        self.recorder.record(
+            self, ST_DESC(s.op, s.redop, dtype, s.root, 0), src_array, out_array,
+            (<uint64_t>src.data, <uint64_t>out.data), pushes=bool(s.pushes), mail=s.mail, variant=s.variant,
+            in_place=bool(s.in_place), operation=OPERATIONS[s.op], count=s.count, itemsize=itemsize,
+            dtype=0 if dtype & RAW else dtype, redop=s.redop, root=s.root, mode="mailbox" if mailbox else "zero_copy",
+        )
         return result
 
     cdef object submit(self, st_request *r, object keep, object result, bint async_op, object stream):
@@ -255,6 +279,8 @@ cdef class Front(Transfers):
         cdef st_request r
         memset(&r, 0, sizeof(r))
         self.check_here()
+        if self.recorder is not None:
+            return  # nobody waits: the end of the block tells
         r.desc = ST_DESC(OP_ABSTAIN, 0, 0, 0, 0)
         r.timeout_ns = deadline_of(timeout, self.context)
         try:

@@ -2,6 +2,7 @@
 
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.errno cimport errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -220,6 +221,23 @@ cdef class CoreGroup:
                 "this process was forked from a die and is not one itself: it cannot communicate", group=self.name
             )
         return 0
+
+    # ---- captures ------------------------------------------------------------
+
+    @property
+    def recorder(self):
+        """What takes this thread's operations down, instead of their being run; None: nothing does."""
+        if self.context.recorders is None:
+            return None
+        return self.context.recorders.get(PyThread_get_thread_ident())
+
+    def uncapturable(self, str what):
+        """InvalidArgument if this thread captures."""
+        if self.context.recorders is not None and self.recorder is not None:
+            raise errors.InvalidArgument(
+                f"{what} needs the host when it runs, so it cannot be captured: do it before or after the block",
+                group=self.name, operation="capture",
+            )
 
     # ---- plans ---------------------------------------------------------------
 

@@ -40,6 +40,7 @@ cdef class PlanHandle:
     cdef object arrays
     cdef readonly uint64_t digest      # of the algorithm, 15 bits, for the fingerprint
     cdef readonly bint exposes_out     # peers touch the members' output arrays
+    cdef readonly uint32_t flags       # of a member
     cdef readonly uint64_t scratch     # bytes that this member lends to the operation
     cdef readonly tuple shape          # members, buffers of each
     cdef readonly bint sdma            # the DMA thread carries it out, if this member's arrays are in the fabric;

@@ -39,6 +39,7 @@ cdef class PlanHandle:
         self.digest = plan.digest
         self.exposes_out = plan.exposes_out
         self.scratch = plan.scratch
+        self.flags = flags
         self.arrays = (units, operands, sizes, begin, room, at)
         self.c.units = <const st_unit *>cnp.PyArray_DATA(<cnp.ndarray>units)
         self.c.operands = <const st_operand *>cnp.PyArray_DATA(<cnp.ndarray>operands)

@@ -20,6 +20,7 @@ cdef class Context:
     cdef public object token
     cdef uint64_t timeout_ns
     cdef public object heap    # of its fabric memory: memory.heap_of()
+    cdef public object recorders  # what its threads capture: thread -> recording; None: nothing
     cdef public object engine  # that executes its descriptors: engine.engine_of(), or None
 
 

@@ -17,6 +17,7 @@ class Context:
     published: bool
     heap: Any
     engine: Any
+    recorders: Any
     @staticmethod
     def attach(fd: int, config: Config) -> Context: ...
     def join(self, rank: int, timeout: float | None = None) -> None: ...

@@ -215,6 +215,10 @@ cdef class CoreStream:
             raise errors.NotInJob("this process was forked from a die and is not one itself", operation="stream")
         if self.ring is None:
             raise errors.NotInJob(f"{self.progress.name} has been closed", operation="stream")
+        recorders = self.progress.engine.context.recorders
+        if recorders is not None and threading.get_ident() in recorders:
+            raise errors.InvalidArgument("what is queued on a stream, and waiting for it, cannot be captured: do it "
+                                         "before or after the block", operation="capture")
 
     cdef int begin(self, st_item *item) except -1:
         """Gives an operation its turn, and takes the stream until end().  Waits if very much is queued."""

@@ -76,6 +76,7 @@ cdef class Transfers(CoreGroup):
         cdef object temporary = array, result = array if receive else None
         stream = current()
         self.check_here()
+        self.uncapturable("recv" if receive else "send")
         look(array, &a)
         if not 0 <= peer < self.size:
             raise ValueError(f"{'src' if receive else 'dst'}={peer}: a number in the group, 0 to "

@@ -19,8 +19,8 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 # The homes of the public names.
 PRELOAD = (
-    "numpy", "strata.comm", "strata.explaining", "strata.fabric.arrays", "strata.fabric.intercept", "strata.job",
-    "strata.registration",
+    "numpy", "strata.capturing", "strata.comm", "strata.explaining", "strata.fabric.arrays", "strata.fabric.intercept",
+    "strata.job", "strata.registration",
 )  # fmt: skip
 
 

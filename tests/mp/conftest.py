@@ -19,6 +19,12 @@ def peers(request):
     return _pool(request.param)
 
 
+@pytest.fixture(params=SIZES[:4], ids="n{}".format)
+def small(request):
+    """A pool of n dies, for each of SIZES up to 4."""
+    return _pool(request.param)
+
+
 @pytest.fixture
 def pair():
     """A pool of two dies."""
