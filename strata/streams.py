@@ -60,6 +60,8 @@ class Stream(core.CoreStream):
 
     def copy(self, dst: np.ndarray, src: np.ndarray) -> None:
         """Queues dst = src: contiguous fabric arrays of one shape and dtype, this die's or others'."""
+        if not isinstance(dst, np.ndarray) or not isinstance(src, np.ndarray):
+            raise TypeError("copy: two numpy arrays are expected")
         if dst.dtype != src.dtype or dst.shape != src.shape:
             raise errors.InvalidArgument(f"copy: dst is {dst.dtype} of shape {dst.shape}, src {src.dtype} of shape "
                                          f"{src.shape}; one dtype and shape are expected")  # fmt: skip
@@ -67,15 +69,21 @@ class Stream(core.CoreStream):
 
     def fill(self, dst: np.ndarray, value: Any) -> None:
         """Queues dst[...] = value; a contiguous fabric array with elements of 1, 2, 4 or 8 bytes."""
+        if not isinstance(dst, np.ndarray):
+            raise TypeError(f"fill: a numpy array is expected, not {type(dst).__name__}")
         self.submit(Batch().fill(dst, value))
 
     def submit(self, batch: Batch) -> None:
         """Queues descriptors (a strata.sdma.Batch) as one item."""
+        if not isinstance(batch, Batch):
+            raise TypeError(f"submit: a strata.sdma.Batch is expected, not {type(batch).__name__}")
         self.queue(batch.build(), batch)
 
     def wait_event(self, event: Event) -> None:
         """What is queued from now on begins when the event has happened, as last recorded.  The host does not wait."""
         self.check()
+        if not isinstance(event, Event):
+            raise TypeError(f"wait_event: a strata.Event is expected, not {type(event).__name__}")
         at = event.at
         if at is not None and at[0] is not self.progress and not (at[0].ended(at[1]) and at[0].wait(at[1], None)):
             self.queue((), None, *at)
@@ -257,7 +265,8 @@ def stop() -> None:
     for s in list(_streams):
         if s.ring is not None and s.progress.engine.context.here:
             _warn(s.progress)
-            s.give_up()
+            s.stop()
     for _, progress in _leaving:
         _warn(progress)
+        progress.over = True
     _leaving.clear()

@@ -14,6 +14,7 @@ cdef class Progress:
     cdef readonly uint64_t failed  # number of the item that failed first; 0: none is known
     cdef readonly object error    # and its error
     cdef public bint raised       # somebody has got it
+    cdef public bint over         # the job ends: what is in progress has no first failure
     cdef readonly bint torn       # an item did not come into the ring as a whole: nothing is carried out any more
     cdef list free                # addresses of lines in no use
     cdef object entries           # (number, Work or Submission, Progress that it waits for or None), oldest first

@@ -44,11 +44,11 @@ cdef enum:
     QUEUED = 256   # items of a stream in progress at most: whoever queues more waits
     LINE = 64      # bytes of a struct st_progress
     LINES = 64     # of them are made at once
-    FOREVER = -1   # timeout of gates on streams: what is before them has its own
 
 
 _lines = weakref.WeakKeyDictionary()  # Context -> addresses of struct st_progress in no use, arrays that all lie in
 _local = threading.local()
+FOREVER = np.uint64(0xffffffffffffffff)  # timeout of gates: what they wait for has its own
 cdef int _current = 0  # `with strata.stream(s)` blocks in progress, of all threads
 
 
@@ -133,7 +133,7 @@ cdef class Progress:
     def cause(self, uint64_t before=<uint64_t>-1):
         """The error of the first item that failed, of those before number ``before``; None if none is known to have."""
         for number, handle, other in tuple(self.entries):  # others may settle it meanwhile
-            if self.error is not None or number >= before or st_stream_done(self.c) < number:
+            if self.error is not None or self.over or number >= before or st_stream_done(self.c) < number:
                 break
             _ended(handle, 1.0)  # at once: the flag is raised just before
             self.judge(number, handle.exception(), other)
@@ -264,7 +264,7 @@ cdef class CoreStream:
             gates = 1 if after is None else 2
             d = np.zeros(n + gates + 1, DESCRIPTOR)
             d["type"][:gates] = GATE
-            d["bytes"][:gates] = np.uint64(0xffffffffffffffff)
+            d["bytes"][:gates] = FOREVER
             d["src"][0], d["value"][0] = p.flag, p.issued
             if after is not None:
                 d["src"][1], d["value"][1] = after.flag, number
@@ -299,6 +299,11 @@ cdef class CoreStream:
         """The stream is closed; returns its ring."""
         ring, self.ring = self.ring, None
         return ring
+
+    def stop(self):
+        """The job ends: nothing can be queued any more, and nobody waits for a first error."""
+        self.progress.over = True
+        return self.give_up()
 
     def renew(self, Progress failed):
         """After a failure, and when all has drained: begins anew."""

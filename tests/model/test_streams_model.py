@@ -1,4 +1,5 @@
-"""Random programs over streams, events, copies and collectives of two groups do what they do one call after another.
+"""Random programs over streams, events, copies and collectives of two groups do what they do one call after another;
+those with steps that fail leave nothing out of step.
 
     pytest tests/model/test_streams_model.py --hypothesis-profile=deep
 """
@@ -8,19 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import strata
-from strata import sdma, testing
+from strata import Cancelled, CollectiveMismatch, CollectiveTimeout, sdma, testing
 
 ARRAYS, COUNTS, STREAMS = 4, (5, 2000), 3
 KINDS = ("copy", "fill", "add", "all_reduce", "broadcast", "send", "barrier")
+FAILING = ("differ", "one fails")  # all_reduce of what differs; a descriptor of one die
 
-step = st.tuples(
-    st.sampled_from(KINDS),
-    st.integers(0, ARRAYS - 1),
-    st.integers(0, ARRAYS - 1),
-    st.integers(0, 1),  # which group, root, sender
-    st.tuples(st.integers(-1, STREAMS - 1), st.integers(-1, STREAMS - 1)),  # each die's stream; -1: the host
-    st.integers(0, 9),  # 0: each die synchronizes with one of its streams afterwards
-)
+
+def steps(kinds):
+    return st.tuples(
+        st.sampled_from(kinds),
+        st.integers(0, ARRAYS - 1),
+        st.integers(0, ARRAYS - 1),
+        st.integers(0, 1),  # which group, root, sender, die
+        st.tuples(st.integers(-1, STREAMS - 1), st.integers(-1, STREAMS - 1)),  # each die's stream; -1: the host
+        st.integers(0, 9),  # 0: each die synchronizes with one of its streams afterwards
+    )
 
 
 def expected(program, count):
@@ -50,6 +54,7 @@ class Player:
         self.groups, self.me = (group, other), group.rank
         self.streams = [strata.Stream(depth=16) for _ in range(STREAMS)]
         self.arrays = [strata.full(count, 10 * self.me + k, "i8") for k in range(ARRAYS)]
+        self.never = sdma.flag()
         self.last = [[] for _ in range(ARRAYS)]  # of each array: events of the steps that touched it
 
     def before(self, stream, touched):
@@ -67,7 +72,7 @@ class Player:
     def step(self, number, kind, i, j, which, where):
         me, a, group = self.me, self.arrays, self.groups[which]
         stream = self.streams[where] if where >= 0 else None
-        if kind in ("copy", "fill", "add") and stream is None:
+        if kind in ("copy", "fill", "add", "one fails") and stream is None:
             stream = self.streams[0]  # the DMA thread's
         touched = {"copy": (i, j), "add": (i, j), "send": (i if which == me else j,), "barrier": ()}.get(kind, (i,))
         self.before(stream, touched)
@@ -88,6 +93,10 @@ class Player:
                 group.recv(a[j], which)
             elif kind == "barrier":
                 group.barrier()
+            elif kind == "differ":
+                group.all_reduce(a[i][: 3 + me])
+            elif kind == "one fails" and which == me:
+                stream.submit(sdma.Batch().gate(self.never, 1, timeout=1e-6))
         self.after(stream, touched)
         if kind == "all_reduce":  # numbers stay small
             self.before(None, touched)
@@ -116,7 +125,55 @@ def play(group, program, count):
 _other = None
 
 
-@given(st.lists(step, max_size=24), st.sampled_from(COUNTS))
+class Careless(Player):
+    """Goes on after errors, which only what failed before may give."""
+
+    def before(self, stream, touched):
+        try:
+            super().before(stream, touched)
+        except (Cancelled, CollectiveMismatch, CollectiveTimeout):
+            pass
+
+    def step(self, number, kind, i, j, which, where):
+        try:
+            super().step(number, kind, i, j, which, where)
+        except (Cancelled, CollectiveMismatch, CollectiveTimeout) as error:
+            assert not isinstance(error, CollectiveTimeout) or "gate" in str(error), error
+
+    def synchronize(self, stream):
+        try:
+            stream.synchronize()
+        except (Cancelled, CollectiveMismatch, CollectiveTimeout) as error:
+            assert not isinstance(error, CollectiveTimeout) or "gate" in str(error), error
+        assert stream.query()
+
+
+def stumble(group, program, count):
+    player = Careless(group, group.subgroup([0, 1]), count)
+    for number, (kind, i, j, which, where, pause) in enumerate(program):
+        player.step(number, kind, i, j, which, where[group.rank])
+        if pause == 0:
+            player.synchronize(player.streams[number % STREAMS])
+    for stream in player.streams:
+        player.synchronize(stream)
+    for k, stream in enumerate(player.streams):
+        with strata.stream(stream):
+            stream.fill(player.arrays[k], k + group.rank)
+            for g in player.groups:
+                g.all_reduce(player.arrays[k])
+                g.send(strata.full(5, k), 1 - group.rank)
+                g.recv(player.arrays[3][:5], 1 - group.rank)
+        stream.synchronize()
+        assert (player.arrays[k] == 4 * k + 2).all() and (player.arrays[3][:5] == k).all()
+        stream.close()
+
+
+@given(st.lists(steps(KINDS + FAILING), max_size=24), st.sampled_from(COUNTS))
+def test_programs_that_fail(program, count):
+    testing.pool(2).run(stumble, program, count)
+
+
+@given(st.lists(steps(KINDS), max_size=24), st.sampled_from(COUNTS))
 def test_programs(program, count):
     got = testing.pool(2).run(play, program, count)
     for mine, wanted in zip(got, expected(program, count), strict=True):

@@ -8,45 +8,45 @@ from collectives_play import in_step
 from streaming import COUNT, gated
 
 import strata
-from strata import CollectiveTimeout, NotInJob, sdma
+from strata import CollectiveTimeout, NotInJob, sdma, testing
 from strata.errors import InvalidArgument
 
 # ---- order ---------------------------------------------------------------------------------
 
 
-def mixed(group, count):
+def mixed(group, count, path=None):
     """Collectives, copies and fills of one stream, each of which needs the one before."""
     n, me = group.size, group.rank
     x, y = strata.full(count, me + 1.0), strata.zeros(count)
     parts, total = strata.empty((n, count)), n * (n + 1) / 2
     with strata.Stream() as s:
         with strata.stream(s):
-            assert group.all_gather(x, parts) is parts
+            assert group.all_gather(x, parts, path=path) is parts
             s.copy(y, parts[n - 1])
-            assert group.all_reduce(x) is x
+            assert group.all_reduce(x, path=path) is x
             assert group.barrier() is None
             out = group.all_gather(x)
             s.fill(x, -1)
             group.broadcast(y, root=0)
             scattered = group.scatter(parts if me == 0 else None)
-            turned = group.all_to_all(parts)
-            again = group.all_to_all(turned, turned)
-            rows = group.all_to_all_v(turned, [1] * n)
-            got = group.reduce(y, root=n - 1)
+            turned = group.all_to_all(parts, path=path)
+            assert group.all_to_all(turned, turned, path=path) is turned
+            rows = group.all_to_all_v(turned, [1] * n, path=path)
+            got = group.reduce(y, root=n - 1, path=path)
         assert (got is None) == (me != n - 1)
         s.synchronize()
         assert s.query() and len(s.progress) == 0
         assert (parts == np.arange(1, n + 1)[:, None]).all()
         assert (x == -1).all() and (out == total).all() and (y == n).all()
         assert (scattered == me + 1).all()
-        assert (turned == me + 1).all() if again is not turned else (again == np.arange(1, n + 1)[:, None]).all()
-        assert rows.shape == (n, count) and (got is None or (got == n * n).all())
+        assert (turned == np.arange(1, n + 1)[:, None]).all()  # twice
+        assert (rows == me + 1).all() and rows.shape == (n, count) and (got is None or (got == n * n).all())
     in_step(group)
 
 
-@pytest.mark.parametrize("count", [3, COUNT])
-def test_one_after_another(dies, count):
-    dies.run(mixed, count)
+@pytest.mark.parametrize("count, path", [(3, None), (COUNT, None), (COUNT, "mte"), (COUNT, "sdma")])
+def test_one_after_another(dies, count, path):
+    dies.run(mixed, count, path)
 
 
 def returns_at_once(group):
@@ -313,6 +313,41 @@ def test_threads_have_streams_of_their_own(peers):
     peers.run(in_threads)
 
 
+def shared(group):
+    """Threads that share a stream and its groups: one order of the stream, and one of each group."""
+    n, failed = group.size, []
+    groups = [group, group.subgroup(range(n))]
+    s = strata.Stream()
+
+    def use(k):
+        try:
+            with strata.stream(s):
+                for turn in range(40):
+                    x = strata.ones(COUNT)
+                    groups[(turn + k) % 2].all_reduce(x, timeout=60)
+                    s.fill(x, k)
+                    event = s.record_event()
+                    if turn % 8 == 0:
+                        event.synchronize()
+                        assert (x == k).all()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=use, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed[0]
+    s.synchronize()
+    s.close()
+    in_step(group)
+
+
+def test_threads_share_a_stream():
+    testing.pool(1).run(shared)  # of several dies, each would have another order
+
+
 # ---- what is refused --------------------------------------------------------------------------
 
 
@@ -338,8 +373,10 @@ def refused(group):
             s.copy(good, good[0])
         with pytest.raises(ValueError):
             s.copy(good, plain)
-        with pytest.raises(TypeError):
-            s.fill(strata.ones(3, "c16"), 1)
+        for call in (lambda: s.fill(strata.ones(3, "c16"), 1), lambda: s.fill(3, 1), lambda: s.copy(good, 1),
+                     lambda: s.submit(good), lambda: s.wait_event(s), lambda: s.wait_event(None)):  # fmt: skip
+            with pytest.raises(TypeError):
+                call()
         assert s.query()
         group.all_reduce(good)
     s.synchronize()
