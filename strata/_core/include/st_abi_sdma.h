@@ -123,7 +123,8 @@ _Static_assert(sizeof(struct st_ring) == 256, "abi");
 struct st_sdma {
     uint64_t magic;
     uint32_t open; /* it takes descriptors */
-    uint32_t pad0[13];
+    uint32_t top;  /* rings beyond have never been there */
+    uint32_t pad0[12];
     uint32_t bell; /* the DMA thread sleeps here */
     uint32_t bell_sleepers;
     uint32_t pad1[14];

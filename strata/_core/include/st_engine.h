@@ -31,7 +31,7 @@ struct st_event {
 };
 
 struct st_engine_counters {
-    uint64_t descriptors, bytes, failed, doorbells, sleeps, gates, calls, notifies;
+    uint64_t descriptors, bytes, failed, doorbells, sleeps, gates, calls, notifies, looks;
 };
 
 struct st_engine {
@@ -48,13 +48,16 @@ struct st_engine {
     uint64_t openings;
     uint32_t next_event;  /* there is no free one before it */
     uint32_t notifying;   /* event that the thread has in hand */
-    uint32_t turn;        /* ring that comes first in the next round */
+    uint32_t turn;        /* ring that comes first in the next round, or the next one that has something */
     uint64_t active[ST_SDMA_RINGS / 64]; /* rings that have something, as far as the thread knows */
     uint64_t nranges;     /* what the descriptor in hand touches */
     struct st_range ranges[ST_HOLD_MOST];
     struct st_sdma_operand operands[2 * ST_MAX_DIES];
     void *pointers[2 * ST_MAX_DIES];
     struct st_engine_counters count;
+    uint64_t look_ns;     /* no look for cycles before: they take an eighth of the thread's time at most */
+    uint32_t ncycle;      /* gates of the cycle that the gate in hand is on */
+    struct st_gate cycle[ST_CYCLE_MOST];
     struct st_engine_ring {
         uint64_t at;          /* its struct st_ring; 0: closed */
         struct st_ring *ring; /* the same, for the thread, which may still have a closed one in hand */
@@ -68,6 +71,15 @@ struct st_engine {
     } rings[ST_SDMA_RINGS];
     struct st_event events[ST_SDMA_EVENTS];
 };
+
+/* What the calling thread has had of a CPU. */
+static inline uint64_t st_thread_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
+}
 
 static inline size_t st_engine_bytes(void) { return sizeof(struct st_engine); }
 
@@ -128,11 +140,12 @@ static inline int st_engine_add(struct st_engine *e, struct st_ring *r, uint32_t
     if (rc == ST_OK) {
         struct st_engine_ring *own = &e->rings[i]; /* the thread may be looking at `at` */
 
-        r->magic = ST_SDMA_MAGIC;
-        r->depth = depth;
+        r->magic = ST_SDMA_MAGIC; /* a peer's look for cycles may be at the ring that was here */
+        st_store_relaxed_32(&r->depth, depth);
         r->index = *index = i;
         r->lock = 0;
-        r->head = r->tail = first;
+        st_store_relaxed_64(&r->head, first);
+        st_store_relaxed_64(&r->tail, first);
         r->failed = 0;
         own->ring = r;
         own->head = first;
@@ -141,6 +154,8 @@ static inline int st_engine_add(struct st_engine *e, struct st_ring *r, uint32_t
         own->status = ST_OK;
         st_store_release_64(&own->at, (uint64_t)(uintptr_t)r); /* pairs with st_engine_round */
         st_store_release_64(&r->opened, ++e->openings); /* pairs with st_lane_attach */
+        if (i >= e->shared->top)
+            st_store_relaxed_32(&e->shared->top, i + 1);
         st_store_release_64(&e->shared->rings[i], (uint64_t)(uintptr_t)r); /* pairs with st_lane_attach */
     }
     pthread_mutex_unlock(&e->lock);

@@ -108,6 +108,19 @@ static inline int st_engine_hold(struct st_engine *e, const struct st_descriptor
     return rc;
 }
 
+/* One range, held. */
+static inline int st_engine_hold_range(struct st_engine *e, uint64_t va, uint64_t bytes, uint32_t generation, int writes)
+{
+    int rc;
+
+    do {
+        e->nranges = 0;
+        rc = st_engine_reach(e, va, bytes, generation, writes);
+        rc = rc == ST_OK ? st_engine_take(e) : rc;
+    } while (rc == ST_AGAIN);
+    return rc;
+}
+
 /* A die's rings, held.  ST_ENOJOB: it takes no descriptors. */
 static inline int st_engine_hold_sdma(struct st_engine *e, uint32_t die, struct st_sdma **s)
 {
@@ -117,11 +130,7 @@ static inline int st_engine_hold_sdma(struct st_engine *e, uint32_t die, struct 
     *s = (struct st_sdma *)(uintptr_t)va;
     if (!va || va % ST_LINE || st_owner(e->ctx, va) != (int64_t)die)
         return ST_ENOJOB;
-    do {
-        e->nranges = 0;
-        rc = st_engine_reach(e, va, sizeof **s, 0, 1);
-        rc = rc == ST_OK ? st_engine_take(e) : rc;
-    } while (rc == ST_AGAIN);
+    rc = st_engine_hold_range(e, va, sizeof **s, 0, 1);
     if (rc == ST_OK && (*s)->magic != ST_SDMA_MAGIC) {
         st_hold_none(&e->hold);
         rc = ST_ENOJOB;
@@ -132,13 +141,8 @@ static inline int st_engine_hold_sdma(struct st_engine *e, uint32_t die, struct 
 /* Copies what a peer may change at any time: `bytes` at va. */
 static inline int st_engine_fetch(struct st_engine *e, void *to, uint64_t va, uint64_t bytes, uint32_t generation)
 {
-    int rc;
+    int rc = va % 8 ? ST_EINVAL : st_engine_hold_range(e, va, bytes, generation, 0);
 
-    do {
-        e->nranges = 0;
-        rc = va % 8 ? ST_EINVAL : st_engine_reach(e, va, bytes, generation, 0);
-        rc = rc == ST_OK ? st_engine_take(e) : rc;
-    } while (rc == ST_AGAIN);
     if (rc == ST_OK)
         memcpy(to, (const void *)(uintptr_t)va, bytes);
     st_hold_none(&e->hold);

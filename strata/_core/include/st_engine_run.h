@@ -2,6 +2,7 @@
 #ifndef ST_ENGINE_RUN_H
 #define ST_ENGINE_RUN_H
 
+#include "st_cycle.h"
 #include "st_engine_do.h"
 
 #define ST_TURN_DESCRIPTORS 64u      /* of one ring, before others have their turn */
@@ -30,6 +31,8 @@ static inline void st_event_fail(struct st_engine *e, const struct st_engine_rin
     v->ring = r->ring->index;
     v->index = r->head;
     v->failed = *d;
+    v->ncycle = e->ncycle;
+    memcpy(v->cycle, e->cycle, sizeof v->cycle);
     st_store_release_32(&v->status, (uint32_t)status); /* pairs with st_event_status */
 }
 
@@ -44,20 +47,31 @@ static inline void st_ring_fail(struct st_engine *e, struct st_engine_ring *r, c
     ring->failed_status = (uint32_t)status;
     st_store_release_64(&ring->failed, ring->failed + 1); /* pairs with nothing: for people */
     st_event_fail(e, r, d, status);
+    e->ncycle = 0;
 }
 
-/* A gate that is shut: has it been so for too long? */
+/* A gate that is shut: has it been so for too long, or will it be so for ever (ST_EDEADLOCK)? */
 static inline int st_engine_patience(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *d)
 {
     struct st_ring *ring = r->ring;
-    uint64_t now = st_now_ns(), limit = d->bytes ? d->bytes : e->timeout_ns ? e->timeout_ns : UINT64_MAX;
+    uint64_t now = st_now_ns(), limit = d->bytes ? d->bytes : e->timeout_ns ? e->timeout_ns : UINT64_MAX, cost;
+    int rc;
 
     if (!r->gated_ns) {
         r->gated_ns = r->looked_ns = now;
         st_count(&e->count.gates, 1);
-        st_store_release_64(&ring->gated_ns, now); /* pairs with nothing: for inspectors */
+        st_store_release_64(&ring->gated_ns, now); /* pairs with st_cycle_ring */
     }
-    return now - r->gated_ns >= limit ? ST_ETIMEOUT : ST_AGAIN;
+    if (now - r->gated_ns >= limit)
+        return ST_ETIMEOUT;
+    if (now - r->looked_ns < e->ctx->wait.poll_ns || now < e->look_ns)
+        return ST_AGAIN;
+    r->looked_ns = now;
+    st_count(&e->count.looks, 1);
+    cost = st_thread_ns();
+    rc = st_cycle_look(e, r, d);
+    e->look_ns = now + 8 * (st_thread_ns() - cost);
+    return rc;
 }
 
 /* Executes one descriptor of a ring.  ST_AGAIN: it is a gate, and shut.  Whatever else: it is done, its
@@ -110,9 +124,9 @@ static inline int st_engine_do(struct st_engine *e, struct st_engine_ring *r, co
 /* No gate is shut any more. */
 static inline void st_ring_ungate(struct st_engine_ring *r)
 {
-    if (r->gated_ns) /* pairs with nothing: for inspectors */
+    if (r->gated_ns) /* pairs with st_cycle_ring */
         st_store_release_64(&r->ring->gated_ns, 0);
-    r->gated_ns = 0;
+    r->gated_ns = r->suspect = 0;
 }
 
 /* The next descriptor of the list of a call; ST_AGAIN also when there are more. */
@@ -146,7 +160,7 @@ static inline int st_engine_call(struct st_engine *e, struct st_engine_ring *r, 
         return ST_AGAIN;
     st_ring_ungate(r);
     r->done++;
-    st_store_release_64(&ring->called, r->done); /* pairs with nothing: for inspectors */
+    st_store_release_64(&ring->called, r->done); /* pairs with st_cycle_ring */
     return ST_AGAIN;
 }
 
@@ -159,7 +173,7 @@ static inline void st_ring_pass(struct st_engine *e, struct st_engine_ring *r, i
     st_store_relaxed_32(&st_ring_slot(ring, r->depth, r->head)->status, (uint32_t)status);
     st_ring_ungate(r);
     if (r->done)
-        st_store_release_64(&ring->called, 0); /* pairs with st_cycle_at */
+        st_store_release_64(&ring->called, 0); /* pairs with st_cycle_ring */
     r->done = 0;
     st_store_seqcst_64(&ring->head, ++r->head); /* pairs with st_lane_room */
     st_wake(&ring->room_word, &ring->room_sleepers);
@@ -237,7 +251,8 @@ static inline enum st_turn st_engine_round(struct st_engine *e)
         if (turn == ST_TURN_EMPTY)
             e->active[i >> 6] &= ~(1ull << (i & 63));
         most = turn > most ? turn : most;
-        e->turn = i + 1;
+        if (e->turn == first) /* each is the first once: who looks for cycles may keep the others from it */
+            e->turn = (i + 1) % ST_SDMA_RINGS;
     }
     st_store_release_64(&e->round, e->round + 1); /* pairs with st_engine_remove */
     return most;
