@@ -1,5 +1,7 @@
 """Descriptors, rings and flags between dies."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -369,3 +371,17 @@ def test_leaving_with_full_queues():
     for n in (2, 4):
         with testing.Pool(n) as pool:
             pool.run(_full_queues)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_the_example_of_the_documentation(n, tmp_path):
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "sdma.md").read_text()
+    program = tmp_path / "pull.py"
+    program.write_text(text.split("```python\n")[1].split("```")[0])
+    done = subprocess.run(
+        [sys.executable, "-m", "strata.launch", "-n", str(n), str(program)],
+        cwd=root, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"die {r} has what die {(r + 1) % n} had" for r in range(n)]

@@ -1,5 +1,6 @@
 """The benchmarks and the examples over real dies: they run, they are right, they say what they found."""
 
+import json
 import os
 import subprocess
 import sys
@@ -93,3 +94,12 @@ def test_versus_measures_strata():
                        "--sizes", "8,64K")
     assert status == 0, text
     assert "strata skipped" not in text and "broadcast" in text
+
+
+def test_idle_rings(tmp_path):
+    file = tmp_path / "idle.jsonl"
+    status, text = run(0, "bench/sdma_idle.py", "-n", "2", "--rings", "2", "--seconds", "0.2", "--json", str(file))
+    assert status == 0, text
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["what"] for line in lines] == ["none", "idle", "gated"]
+    assert all(line["percent_most"] >= line["percent"] >= 0 for line in lines)
