@@ -142,7 +142,13 @@ def _path(algorithm: Algorithm, spec: Spec, cores: int, asked: str | None, wante
     found = settings._known.get(key)
     if found is None:
         of = max(settings.cores, cores)
-        both = paths.ways(algorithm, spec, cores, of, overlap, settings.topology, settings.cost, model)
+        try:
+            both = paths.ways(algorithm, spec, cores, of, overlap, settings.topology, settings.cost, model)
+        except Exception as error:
+            if not algorithms.is_users(algorithm.name):
+                raise
+            # Whoever makes its plan hears of it in time: members then refuse it alike, or one tells the others.
+            return "mte", f"what its paths cost is not known ({type(error).__name__}: {error})"
         found = settings._known[key] = paths.least(both, cores, of, overlap)
     return found
 
