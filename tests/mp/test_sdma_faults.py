@@ -129,6 +129,26 @@ def test_the_end_of_the_job_with_work_in_progress():
         assert [job.reap(r) for r in range(2)] == [0] * 2
 
 
+def _again(die):
+    """A die that leaves and comes back has new rings, and as many."""
+    for _ in range(2):
+        g = strata.world()
+        x = strata.ones(1 << 16, "i4")
+        h = g.split(0)
+        for group in (g, h):
+            group.all_reduce(x, path="sdma", algorithm="ring")
+        assert (h.all_reduce(x, path="sdma", async_op=True).wait() == 8).all()
+        assert strata.stats()["sdma"]["rings"] == 2
+        g.barrier()
+        strata.finalize()
+        strata.init()
+
+
+def test_rings_end_with_the_job():
+    with Job(_again, 2) as job:
+        assert [job.reap(r) for r in range(2)] == [0] * 2
+
+
 # ---- an exception of the caller's ---------------------------------------------------------------------
 
 
