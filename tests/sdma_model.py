@@ -73,13 +73,14 @@ class Model:
         self.count = dict.fromkeys(("descriptors", "failed", "notifies", "gates"), 0)
 
     def round(self):
-        most = EMPTY
-        for index in sorted(self.active, key=lambda i: (i < Model.turn, i)):
+        most, first = EMPTY, Model.turn
+        for index in sorted(self.active, key=lambda i: (i < first, i)):
             turn = self.take_turn(self.rings[index]) if index in self.rings else EMPTY
             if turn == EMPTY:
                 self.active.discard(index)
             most = max(most, turn)
-            Model.turn = index + 1
+            if Model.turn == first:
+                Model.turn = (index + 1) % 1024
         return most
 
     def take_turn(self, ring):

@@ -11,6 +11,7 @@ from strata import testing
 numbers = st.integers(0, 1000)
 values = st.one_of(st.integers(0, 3), st.integers(0, 40), st.sampled_from([2**32, 2**62, 2**63 - 1]))
 descriptors = st.tuples(st.sampled_from(KINDS), numbers, numbers, st.integers(0, 40), values, st.integers(0, 7))
+opened = st.tuples(st.just("open"), numbers, numbers)
 steps = st.one_of(
     st.tuples(st.just("step")),
     st.tuples(st.just("step")),
@@ -18,10 +19,14 @@ steps = st.one_of(
     st.tuples(st.just("submit"), st.integers(0, 3), st.booleans(), st.lists(descriptors, min_size=1, max_size=3)),
     st.tuples(st.just("cancel"), st.integers(0, 5)),
     st.tuples(st.just("host"), numbers, values),
-    st.tuples(st.just("open"), numbers, numbers),
+    opened,
     st.tuples(st.just("close"), numbers),
 )
-programs = st.lists(steps, max_size=50).map(lambda rest: [("open", len(rest), len(rest) // 3), ("open", 2, 4), *rest])
+programs = st.builds(
+    lambda first, rest: first + rest,
+    st.lists(opened, min_size=2, max_size=4),
+    st.integers(1, 60).flatmap(lambda n: st.lists(steps, min_size=n, max_size=60)),
+)
 
 
 @pytest.mark.hard_timeout(7200)
