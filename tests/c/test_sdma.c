@@ -4,6 +4,7 @@
  *     gcc -std=gnu11 -D_GNU_SOURCE -O2 -pthread -Istrata/_core/include tests/c/test_sdma.c && ./a.out [seed]
  */
 #include "rigs.h"
+#include "st_foreign_own.h"
 
 static uint64_t dice;
 
@@ -370,6 +371,42 @@ static void test_bad(void)
     rig_close(r);
 }
 
+/* A file fills its last page in part: what lies behind it there is nobody's, whatever the page table says. */
+static void test_file(void)
+{
+    struct rig *r = rig_open(1, 16, 0);
+    struct st_lane lane = rig_ring(r, 0, 8, 0);
+    uint64_t bytes = ST_PAGE_BYTES + 12000, va, at;
+    uint8_t *data = rig_take(r, 0, 1 << 14);
+    int fd = memfd_create("file", MFD_CLOEXEC);
+    struct st_descriptor d;
+    struct st_foreign f;
+    struct stat st;
+    uint32_t slot;
+
+    CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && pwrite(fd, "end", 3, (off_t)bytes - 3) == 3);
+    CHECK(fstat(fd, &st) == 0);
+    f = (struct st_foreign){.fd = (uint32_t)fd, .device = st.st_dev, .inode = st.st_ino, .bytes = bytes};
+    CHECK_IS(st_foreign_open(&r->d->ctx[0], &f, 1, &va, &slot), ST_OK);
+    CHECK(dies_pages(&r->d->ctx[0], 1) == (uint8_t *)(uintptr_t)(va + 2 * ST_PAGE_BYTES)); /* behind it */
+    const struct {
+        uint64_t from, n;
+        int status;
+    } tries[] = {{0, 8192, ST_OK}, {bytes - 3, 3, ST_OK}, {ST_PAGE_BYTES - 4096, 8192, ST_OK}, {bytes - 3, 4, ST_EREG},
+                 {bytes + 8192, 8, ST_EREG}, {2 * ST_PAGE_BYTES - 1, 1, ST_EREG}, {2 * ST_PAGE_BYTES - 1, 8192, ST_EREG},
+                 {2 * ST_PAGE_BYTES, 8192, ST_OK}};
+    for (uint32_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        d = make_copy(data, (void *)(uintptr_t)(va + tries[i].from), tries[i].n);
+        at = rig_put(r, 0, &lane, &d, 1);
+        rig_run(r);
+        CHECK_IS(rig_status(&lane, at), tries[i].status);
+        CHECK(i != 1 || memcmp(data, "end", 3) == 0);
+    }
+    CHECK_IS(st_foreign_close(&r->d->ctx[0], va, bytes, slot), ST_OK);
+    close(fd);
+    rig_close(r);
+}
+
 /* Nothing of a ring that has been overwritten is executed, and what comes after is. */
 static void test_overwritten(void)
 {
@@ -684,6 +721,7 @@ int main(int argc, char **argv)
     dice = dies_setup("test_sdma", argc, argv);
     test_data(12 / DIES_SLOW);
     test_bad();
+    test_file();
     test_overwritten();
     test_poison();
     test_count();

@@ -35,8 +35,27 @@ static inline int st_engine_sound(struct st_ctx *ctx, const struct st_range *r)
     return 1;
 }
 
+/* A range that is held and sound may still run into pages of a file (st_foreign.h) that it does not fill.  0: it does. */
+static inline int st_engine_filled(const struct st_ctx *ctx, const struct st_range *r)
+{
+    uint32_t die = (uint32_t)st_owner(ctx, r->va);
+    uint64_t offset = r->va - st_segment(ctx, die), end = offset + r->bytes, i, w, index, upto;
+
+    for (i = offset >> ST_PAGE_SHIFT; i << ST_PAGE_SHIFT < end; i++) {
+        w = st_load_acquire_64(&st_table(ctx, die)[i]); /* pairs with st_pages_publish */
+        if (!ST_PTE_FOREIGN(w))
+            continue;
+        index = ST_PTE_FRAME(w) - ST_FOREIGN_FRAME;
+        upto = end < (i + 1) << ST_PAGE_SHIFT ? end - (i << ST_PAGE_SHIFT) : ST_PAGE_BYTES;
+        if ((index % ST_FOREIGN_PAGES << ST_PAGE_SHIFT) + upto >
+            st_load_relaxed_64(&st_foreign_at(ctx, die, (uint32_t)(index / ST_FOREIGN_PAGES))->bytes))
+            return 0;
+    }
+    return 1;
+}
+
 /* Holds the ranges.  ST_AGAIN: one of them has changed since it was reached.  ST_EREG: one is not the
- * memory that the submitter meant.  Nothing is held then. */
+ * memory that the submitter meant, or ends before its page.  Nothing is held then. */
 static inline int st_engine_take(struct st_engine *e)
 {
     uint64_t i;
@@ -47,6 +66,8 @@ static inline int st_engine_take(struct st_engine *e)
 
         if (!st_engine_sound(e->ctx, r))
             rc = ST_AGAIN;
+        else if (!st_engine_filled(e->ctx, r))
+            rc = ST_EREG;
         else if (r->generation && r->generation != st_sdma_generation(e->ctx, r->va, r->bytes))
             rc = ST_EREG;
     }

@@ -71,6 +71,8 @@ static inline int st_shadow_map(struct st_ctx *ctx, uint32_t die, uint64_t i, ui
         st_store_relaxed_64(&shadow[k], w);
         st_ready_set(ctx, die, k, state == ST_PAGE_MAPPED);
     }
+    for (k = i; k < i + run && rc != ST_OK; k++)
+        st_ready_set(ctx, die, k, 0); /* what was mapped before may be gone */
     st_still_end(ctx, still);
     if (rc != ST_OK)
         return rc;
