@@ -122,8 +122,7 @@ class Stream(core.CoreStream):
     def query(self) -> bool:
         """Whether all that was queued has ended, well or not.  Never waits."""
         self.check()
-        self.progress.settle()
-        return len(self.progress) == 0
+        return self.progress.idle()
 
     # ---- its end -------------------------------------------------------------------------
 

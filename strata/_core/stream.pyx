@@ -152,6 +152,11 @@ cdef class Progress:
         """Whether item ``number`` has ended, well or not.  Never waits."""
         return st_stream_done(self.c) >= number
 
+    def idle(self):
+        """Whether all that was queued has ended, well or not.  Never waits."""
+        self.settle()
+        return not self.entries or st_stream_done(self.c) == self.issued
+
     def wait(self, uint64_t number, object timeout):
         """Waits for item ``number``.  Raises CollectiveTimeout and NotInJob; returns whether it went well, and all
         before it."""

@@ -214,7 +214,7 @@ def messages(group):
                 work = group.send(x, right, tag=turn % 2, async_op=True)
                 s.fill(x, -1)
             with strata.stream(t if count > 5 else s):
-                t.fill(y, 8)
+                strata.current_stream().fill(y, 8)
                 assert group.recv(y, left, tag=turn % 2) is y
                 strata.current_stream().copy(z, y)
             if turn % 2:

@@ -1,6 +1,7 @@
 """What becomes of a stream, of those that wait for it and of the peers when something on it fails."""
 
 import gc
+import signal
 import time
 import warnings
 
@@ -245,3 +246,50 @@ def test_a_peer_is_late():
         job.tell(1)
         for rank in (0, 1):
             assert job.reap(rank) == 0
+
+
+def _interrupted(die, wait):
+    g = strata.world()
+    x = strata.full(3, 1.0 + die.rank)
+    g.barrier()
+    queued = 256 if wait == "room" else 2
+    if die.rank == 0:
+        s, t = strata.Stream(), strata.Stream()
+        with strata.stream(s):
+            for _ in range(queued):
+                g.all_reduce(x, op="max")
+        event = s.record_event()
+        call = {
+            "stream": s.synchronize,
+            "event": event.synchronize,
+            "close": s.close,
+            "room": lambda: s.fill(x, 0),
+            "host": lambda: g.all_reduce(x, op="max"),
+        }[wait]
+        die.say("ready")
+        caught = die.catch(call)
+        assert caught.kind == "KeyboardInterrupt", caught
+        die.say("caught")
+        t.wait_event(event)
+        t.copy(y := strata.zeros(3), x)
+        t.synchronize()
+        assert (y == 2).all() and s.query()
+        s.close()
+    else:
+        die.say("ready")
+        die.hear()
+        for _ in range(queued + (wait == "host")):
+            g.all_reduce(x, op="max")
+    g.barrier()
+    assert (x == 2).all()
+
+
+@pytest.mark.parametrize("wait", ["stream", "event", "close", "room", "host"])
+def test_an_interrupt_ends_the_wait_and_nothing_else(wait):
+    with Job(_interrupted, 2, wait) as job:
+        job.all("ready")
+        time.sleep(0.15)  # not that it must be waiting by now: but that is what is meant
+        job.kill(0, signal.SIGINT)
+        job.all("caught", [0])
+        job.tell(1)
+        assert [job.reap(r) for r in range(2)] == [0, 0]
