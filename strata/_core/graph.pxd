@@ -79,6 +79,7 @@ cdef extern from "st_graph_wait.h" nogil:
         uint32_t step
         uint32_t stuck
         uint32_t nlate
+        uint64_t replay
         uint64_t mask[16]
         uint64_t late[16]
 

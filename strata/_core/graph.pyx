@@ -246,7 +246,7 @@ cdef class Tape:
             if st_group_failed(self.parts[i].g) != ST_OK:
                 memset(&self.end, 0, sizeof(self.end))
                 self.end.status, self.end.part = st_group_failed(self.parts[i].g), i
-                self.end.cause = ST_GRAPH_DECLARED
+                self.end.cause, self.end.replay = ST_GRAPH_DECLARED, self.g.begun + 1
                 return True
         return False
 
@@ -302,7 +302,7 @@ cdef class Tape:
         cdef uint32_t n = self.engine.context.ndies
         cdef st_request r
         cdef CoreGroup group
-        found = {"status": end.status, "cause": CAUSES[end.cause], "step": end.step, "part": None, "by": None,
+        found = {"status": end.status, "cause": CAUSES[end.cause], "step": end.step, "part": None, "by": None, "replay": end.replay,
                  "ranks": ranks_in(end.mask, n), "late": ranks_in(end.late, n), "stuck": bool(end.stuck), "failed": b""}
         if end.part < self.g.nparts:
             found["part"] = end.part

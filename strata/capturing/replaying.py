@@ -98,7 +98,7 @@ class Graph:
         """The error of a graph that has failed, for who replays it once more."""
         why = self._why
         known: dict[str, Any] = {"ranks": getattr(why, "ranks", ()), "group": getattr(why, "group", "")}
-        kind = errors.PeerDead if isinstance(why, errors.PeerDead) else errors.GroupBroken
+        kind = type(why) if isinstance(why, errors.PeerDead | errors.NotInJob) else errors.GroupBroken
         if self.state == "closed":
             return errors.InvalidArgument("the graph is closed: capture again", operation="replay")
         what = "its block failed" if self.state == "abandoned" else "a replay has failed"
@@ -223,15 +223,15 @@ def _error(of: Graph, verdict: dict[str, Any]) -> errors.StrataError:
     assert tape is not None
     me = tape.engine.context.rank
     group = tape.groups[verdict["part"]] if verdict["part"] is not None else None
-    context: dict[str, Any] = {"operation": "replay", "number": tape.ended + 1, "ranks": ranks}
+    context: dict[str, Any] = {"operation": "replay", "number": verdict["replay"], "ranks": ranks}
     if group is not None:
         context["group"] = group.name
     where = _where(of, verdict["step"])
     late = list(verdict["late"])
     tail = f"; {failure.people(late)} may still write to this die's arrays, do not reuse them" if late else ""
-    if status == NOJOB:
+    if status == NOJOB and cause != "poisoned":
         return errors.NotInJob("strata.finalize() has ended the replay", operation="replay")
-    if status == DEAD and ranks and cause != "poisoned":
+    if status == NOJOB or (status == DEAD and ranks and cause != "poisoned"):
         return errors.PeerDead(f"{failure.people(ranks)} died (or left the job), {where}{tail}", **context)
     if cause == "engine":
         what = descriptors.describe(np.frombuffer(verdict["failed"], descriptors.DESCRIPTOR)[0])

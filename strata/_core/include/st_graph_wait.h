@@ -27,6 +27,7 @@ struct st_graph_end {
     uint32_t step;
     uint32_t stuck; /* the DMA thread has not come to the end of it: what it uses must stay */
     uint32_t nlate;
+    uint64_t replay; /* the first that has not ended well, counted from 1 */
     uint64_t mask[ST_MASK_WORDS]; /* world ranks concerned */
     uint64_t late[ST_MASK_WORDS]; /* world ranks that may still write to this die's arrays */
 };
@@ -86,6 +87,7 @@ static inline int st_graph_look(const struct st_graph *g, uint64_t count, int rc
     memset(end, 0, sizeof *end);
     end->step = st_graph_step_of(g, st_graph_at(g, &replay));
     end->part = g->nsteps ? g->steps[end->step].part : ST_GRAPH_NOBODY;
+    end->replay = st_event_count(g->e, g->event) + 1;
     if (rc == ST_EINTR) {
         st_mask_set(end->mask, g->e->ctx->rank);
         return end->status = ST_EBROKEN;
@@ -146,9 +148,11 @@ static inline void st_graph_failed(const struct st_graph *g, struct st_graph_end
     uint64_t line, value = 0, k;
     int64_t owner;
 
-    if (st_graph_look(g, g->begun, ST_AGAIN, end) != ST_OK)
+    int known = st_graph_look(g, g->begun, ST_AGAIN, end) != ST_OK;
+
+    end->replay = g->e->events[g->event].index / 2 + 1;
+    if (known)
         return; /* that is the reason, and somebody's poison came of it */
-    memset(end, 0, sizeof *end);
     for (k = 0; k + 1 < g->length && (g->list[k].src != d->src || g->list[k].dst != d->dst ||
                                       (d->value - g->list[k].value) % ST_GRAPH_SPAN || g->list[k].type != d->type);)
         k++;
