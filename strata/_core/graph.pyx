@@ -302,8 +302,9 @@ cdef class Tape:
         cdef uint32_t n = self.engine.context.ndies
         cdef st_request r
         cdef CoreGroup group
-        found = {"status": end.status, "cause": CAUSES[end.cause], "step": end.step, "part": None, "by": None, "replay": end.replay,
-                 "ranks": ranks_in(end.mask, n), "late": ranks_in(end.late, n), "stuck": bool(end.stuck), "failed": b""}
+        found = {"status": end.status, "cause": CAUSES[end.cause], "step": end.step, "part": None, "by": None,
+                 "replay": end.replay, "ranks": ranks_in(end.mask, n), "late": ranks_in(end.late, n),
+                 "stuck": bool(end.stuck), "failed": b""}
         if end.part < self.g.nparts:
             found["part"] = end.part
         if end.cause == ST_GRAPH_DECLARED:

@@ -48,18 +48,13 @@ def capture(group: comm.Group | None = None, *, timeout: float | None = None) ->
     replaying.sweep()
     made = Graph()
     recorded = recording.begin(context)
+    met = meeting.Meeting(recorded, group, timeout)
     try:
         yield made
+        recording.end(context)
+        made._made(met.run(), recorded.entries, recorded.keep)
     except BaseException as error:
         recording.end(context)
         made._abandoned(error)
-        groups = recorded.groups([group] if group is not None else [])
-        meeting.abandon(groups or ([] if group is not None else [comm.world()]), error)
+        met.abandon(error)
         raise
-    recording.end(context)
-    try:
-        tape = meeting.Meeting(recorded, [group] if group is not None else [], timeout).run()
-    except BaseException as error:
-        made._abandoned(error)
-        raise
-    made._made(tape, recorded.entries, recorded.keep)

@@ -12,10 +12,10 @@ from strata import config, errors, failure
 from strata._core import graph, memory
 from strata._core.engine import engine_of
 from strata.capturing.recording import Recording
-from strata.comm import Group
+from strata.comm import Group, world
 from strata.streams import stream
 
-__all__ = ["Meeting", "abandon"]
+__all__ = ["Meeting"]
 
 MAGIC = 0x53545241544147  # of a record: members that do something else are no part of this
 WORDS = 16
@@ -33,20 +33,14 @@ def record(own: list[tuple[int, int]], why: BaseException | None) -> np.ndarray:
     return made
 
 
-def abandon(groups: list[Group], why: BaseException) -> None:
-    """Tells the members of groups that this one has no graph.  Does not wait for them."""
-    with stream(None):
-        for group in groups:
-            with contextlib.suppress(errors.StrataError):
-                group.all_gather(record([], why), async_op=True)
-
-
 class Meeting:
-    """One capture's."""
+    """One capture's.  ``extra``: a group that meets in any case."""
 
-    def __init__(self, recording: Recording, extra: list[Group], timeout: float | None) -> None:
+    def __init__(self, recording: Recording, extra: Group | None, timeout: float | None) -> None:
         self.recording, self.timeout = recording, timeout
-        self.groups = recording.groups(extra)
+        self.extra = [] if extra is None else [extra]
+        self.groups: list[Group] = []
+        self.waiting: list[Group] | None = None  # whose members will still wait for this die; None: it has not begun
         self.why: BaseException | None = None  # this die has no graph
         self.tape: graph.Tape | None = None
         self.scratch = 0
@@ -54,33 +48,40 @@ class Meeting:
 
     def run(self) -> graph.Tape:
         """Two rounds, so that a member that fails in one group is no part of the graphs of others."""
+        self.groups = self.recording.groups(self.extra)
+        self.waiting = waiting = list(self.groups)
         try:
             self.prepare()
         except Exception as error:  # whatever it is: the others must not wait for this die
             self.why = error
-        waiting = list(self.groups)  # those with another meeting to come
-        try:
-            for step in (self.compare, self.exchange):
-                for part, group in enumerate(self.groups):
-                    if group not in waiting:
-                        continue
-                    try:
-                        step(part, group)
-                    except errors.StrataError as error:
-                        self.why = self.why or error
-                        waiting.remove(group)
-            waiting.clear()
-            if self.why is None:
-                self.lower()
-        except BaseException as error:
-            self.why = error
-            abandon(waiting, error)
+        for step in (self.compare, self.exchange):
+            for part, group in enumerate(self.groups):
+                if group not in waiting:
+                    continue
+                try:
+                    step(part, group)
+                except errors.StrataError as error:
+                    self.why = self.why or error
+                    waiting.remove(group)
+        waiting.clear()
+        if self.why is None:
+            self.lower()
         if self.why is not None:
-            if self.tape is not None:
-                self.tape.leave(self.recording.keep)
             raise self.why
         assert self.tape is not None
         return self.tape
+
+    def abandon(self, why: BaseException) -> None:
+        """There is no graph: tells those who will wait for this die, and does not wait for them."""
+        groups = self.waiting
+        if groups is None:  # the block was left
+            groups = self.recording.groups(self.extra) or ([] if self.extra else [world()])
+        with stream(None):
+            for group in groups:
+                with contextlib.suppress(errors.StrataError):
+                    group.all_gather(record([], why), async_op=True)
+        if self.tape is not None:
+            self.tape.leave(self.recording.keep)
 
     def prepare(self) -> None:
         """The memory that peers must know of: lines and flags, and scratch that serves one operation after another."""

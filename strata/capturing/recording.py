@@ -51,7 +51,7 @@ def active(context: Context) -> bool:
 def end(context: Context) -> None:
     """They run again."""
     with _lock:
-        others = {k: v for k, v in context.recorders.items() if k != threading.get_ident()}
+        others = {k: v for k, v in (context.recorders or {}).items() if k != threading.get_ident()}
         context.recorders = others or None
 
 

@@ -271,7 +271,9 @@ def _finalized(die, pending):
         strata.finalize()
         assert die.catch(work.wait).kind == "NotInJob"
         assert work.done()
+        die.say("left")
     elif pending:
+        die.hear()
         died(die.catch(graph.replay), [0])
     strata.finalize()
     assert die.catch(graph.replay).kind in ("NotInJob", "PeerDead")
@@ -281,6 +283,9 @@ def _finalized(die, pending):
 @pytest.mark.parametrize("pending", [False, True])
 def test_finalize_with_graphs(pending):
     with Job(_finalized, 2, pending) as job:
+        if pending:
+            job.all("left", [0])
+            job.tell(1)
         assert [job.reap(r) for r in range(2)] == [0, 0]
 
 

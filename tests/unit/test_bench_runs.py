@@ -96,6 +96,15 @@ def test_versus_measures_strata():
     assert "strata skipped" not in text and "broadcast" in text
 
 
+def test_graphs_beside_calls(tmp_path):
+    file = tmp_path / "graph.jsonl"
+    status, text = run(0, "bench/graph.py", "--sizes", "8", "1K", "--rounds", "3", "--operations", "5",
+                       "--json", str(file))
+    assert status == 0, text
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(rows) == 4 and all(r[f"{way}_us"] > 0 for r in rows for way in ("sync", "async", "graph", "queued"))
+
+
 def test_idle_rings(tmp_path):
     file = tmp_path / "idle.jsonl"
     status, text = run(0, "bench/sdma_idle.py", "-n", "2", "--rings", "2", "--seconds", "0.2", "--json", str(file))
