@@ -67,6 +67,12 @@ ENDINGS = {
     "operations dropped": "g.all_reduce(strata.ones(5000), async_op=True); g.barrier()",
     "a message nobody received": "g.send(np.ones(3), (g.rank + 1) % g.size); g.barrier()",
     "a recv that nothing came for": "w = g.recv(strata.ones(3), (g.rank + 1) % g.size, async_op=True); g.barrier()",
+    "streams": "s = strata.Stream()\nwith strata.stream(s): g.all_reduce(strata.ones(5000))\ng.barrier(); del s",
+    "a stream that waits": (
+        "from strata import sdma; s, t = strata.Stream(), strata.Stream()\n"
+        "s.submit(sdma.Batch().gate(sdma.flag(), 1)); t.wait_stream(s)\n"
+        "with strata.stream(t): g.all_reduce(strata.ones(5000)); g.recv(strata.ones(3), 0)\ndel t"
+    ),
     "a thread": "import threading; g.barrier(); threading.Thread(target=lambda: strata.ones(3)).start()",
     "modules torn down": "import sys; x = strata.ones(5000); sys.modules['keep'] = x; g.barrier()",
 }
