@@ -21,7 +21,7 @@ OPERAND = np.dtype([("va", "u8"), ("generation", "u4"), ("flags", "u4")])
 
 COPY, REDUCE, ACCUMULATE, FILL, WRITE, ADD, COUNT, GATE, NOTIFY, NOP, CALL = range(1, 12)
 TYPES = ("nothing", "copy", "reduce", "accumulate", "fill", "write", "add", "count", "gate", "notify", "nop", "call")
-BEGIN, RELATIVE, NT, WORLD, LIST, SILENT = 1, 2, 4, 8, 16, 32
+BEGIN, RELATIVE, NT, WORLD, LIST, SILENT, HOST = 1, 2, 4, 8, 16, 32, 64
 BLOCK = 1 << 20
 MOST = 64 << 20
 POISON = 1 << 63

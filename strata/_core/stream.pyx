@@ -26,7 +26,7 @@ from strata._core.space cimport st_raise_pending, timeout_to_ns
 
 from strata import errors
 from strata._core import sdma
-from strata._core.descriptors import DESCRIPTOR, GATE, WRITE
+from strata._core.descriptors import DESCRIPTOR, GATE, HOST, WRITE
 from strata._core.memory import alloc_array
 
 cnp.import_array()
@@ -269,7 +269,7 @@ cdef class CoreStream:
             gates = 1 if after is None else 2
             d = np.zeros(n + gates + 1, DESCRIPTOR)
             d["type"][:gates] = GATE
-            d["bytes"][:gates] = FOREVER
+            d["bytes"][:gates], d["flags"][:gates] = FOREVER, HOST
             d["src"][0], d["value"][0] = p.flag, p.issued
             if after is not None:
                 d["src"][1], d["value"][1] = after.flag, number

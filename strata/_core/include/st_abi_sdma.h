@@ -46,7 +46,8 @@ enum st_sdma_flags {
     ST_SDMA_LIST = 16,    /* of a reduction: src is an array of struct st_sdma_operand, value is
                            * ST_SDMA_OPERANDS: nsrc sources, then ndst targets, each written once, and the
                            * count that a mean is divided by, 0: nsrc.  Operands as in st_plan.h */
-    ST_SDMA_SILENT = 32   /* a flag that stays as it is when the chain has failed */
+    ST_SDMA_SILENT = 32,  /* a flag that stays as it is when the chain has failed */
+    ST_SDMA_HOST = 64     /* of a gate: CPUs raise its flag, too, so it is on no cycle of gates (st_cycle.h) */
 };
 
 #define ST_SDMA_OPERANDS(nsrc, ndst, total) ((uint64_t)(nsrc) | (uint64_t)(ndst) << 16 | (uint64_t)(total) << 32)

@@ -10,7 +10,8 @@
  * same gates.  Its work is bounded: what is too large to look through ends by its timeout.
  *
  * A flag that its own waiter is to raise further when it has come (1: full, 2: empty again)
- * looks like a cycle while what raises it first has not been submitted: use two flags. */
+ * looks like a cycle while what raises it first has not been submitted: use two flags, or
+ * ST_SDMA_HOST, as streams do, whose flags workers raise in turn with descriptors. */
 #ifndef ST_CYCLE_H
 #define ST_CYCLE_H
 

@@ -64,7 +64,7 @@ static inline int st_engine_patience(struct st_engine *e, struct st_engine_ring 
     }
     if (now - r->gated_ns >= limit)
         return ST_ETIMEOUT;
-    if (now - r->looked_ns < e->ctx->wait.poll_ns || now < e->look_ns)
+    if (d->flags & ST_SDMA_HOST || now - r->looked_ns < e->ctx->wait.poll_ns || now < e->look_ns)
         return ST_AGAIN;
     r->looked_ns = now;
     st_count(&e->count.looks, 1);

@@ -110,7 +110,7 @@ static inline void st_cycle_gate(struct st_look *l, struct st_seen *s)
             return;
         st_cycle_relative(&d, &call);
     }
-    if (d.type != ST_SDMA_GATE)
+    if (d.type != ST_SDMA_GATE || d.flags & ST_SDMA_HOST)
         return;
     d.wake = 0; /* not read */
     s->gate.index = s->head;
