@@ -144,21 +144,20 @@ static inline int st_graph_wait(const struct st_graph *g, uint64_t count, uint64
 static inline void st_graph_failed(const struct st_graph *g, struct st_graph_end *end)
 {
     const struct st_descriptor *d = &g->e->events[g->event].failed;
-    int status = st_event_status(g->e, g->event);
+    int status = st_event_status(g->e, g->event), known;
     uint64_t line, value = 0, k;
     int64_t owner;
 
-    int known = st_graph_look(g, g->begun, ST_AGAIN, end) != ST_OK;
-
-    end->replay = g->e->events[g->event].index / 2 + 1;
-    if (known)
-        return; /* that is the reason, and somebody's poison came of it */
+    known = st_graph_look(g, g->begun, ST_AGAIN, end) != ST_OK;
     for (k = 0; k + 1 < g->length && (g->list[k].src != d->src || g->list[k].dst != d->dst ||
                                       (d->value - g->list[k].value) % ST_GRAPH_SPAN || g->list[k].type != d->type);)
         k++;
+    end->step = st_graph_step_of(g, k); /* the ring may be past it */
+    end->replay = g->e->events[g->event].index / 2 + 1;
+    if (known)
+        return; /* that is the reason, and somebody's poison came of it */
     end->status = status;
     end->cause = ST_GRAPH_ENGINE;
-    end->step = st_graph_step_of(g, k);
     end->part = g->nsteps ? g->steps[end->step].part : ST_GRAPH_NOBODY;
     owner = st_owner(g->e->ctx, d->src);
     if (d->type == ST_SDMA_GATE && end->part < g->nparts && st_flag_read(g->e->ctx, d->src, &value) == ST_OK &&
