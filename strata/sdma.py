@@ -55,7 +55,6 @@ __all__ = [
     "ring",
     "seal",
     "stats",
-    "stop",
     "wait",
     "write",
 ]
@@ -133,7 +132,10 @@ def read(at: Place) -> int:
 
 
 def write(at: Place, value: int) -> None:
-    """Raises a flag from the host: gates on it open, after all that this die has written before."""
+    """Raises a flag from the host: gates on it open, after all that this die has written before.
+
+    Stores ``value``, whatever is there: a lower one, or one over a poisoned flag, is for when nobody waits for it.
+    """
     flags.write(bootstrap.context(), _flag("at", at, True), _value(value))
 
 
@@ -193,6 +195,9 @@ class Batch:
         self._parts: list[np.ndarray] = []
         self._keep: list[Any] = []
         self._built: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return f"<strata.sdma.Batch, {len(self)} descriptors>"
 
     def __len__(self) -> int:
         return sum(part.size for part in self._parts)
@@ -265,7 +270,8 @@ class Batch:
         TypeError: op is not defined for the dtype; ValueError: dst is not aligned for atomics.
         """
         if not isinstance(dst, np.ndarray) or not isinstance(src, np.ndarray) or dst.dtype != src.dtype:
-            raise TypeError("reduce: dst and src are arrays of one dtype")
+            got = " and ".join(str(getattr(x, "dtype", type(x).__name__)) for x in (dst, src))
+            raise TypeError(f"reduce: dst and src are arrays of one dtype, not {got}")
         dtype, code = dtypes.reduction(dst.dtype, op)
         a, b, size = self._pair(dst, src, None)
         if atomic:
@@ -279,6 +285,8 @@ class Batch:
 
     def fill(self, dst: np.ndarray, value: Any) -> Batch:
         """Each element of dst = value; of elements of 1, 2, 4 or 8 bytes."""
+        if not isinstance(dst, np.ndarray):
+            raise TypeError(f"fill: dst is an array, whose dtype value takes, not {type(dst).__name__}")
         a, size = self._place("dst", dst, None, True)
         if dst.itemsize not in (1, 2, 4, 8):
             raise TypeError(f"fill: elements of {dst.itemsize} bytes do not divide the pattern of 8")
@@ -319,7 +327,8 @@ class Batch:
     def call(self, descriptors: np.ndarray, base: int = 0) -> Batch:
         """Executes an array of DESCRIPTOR in fabric memory, as if it stood here: one descriptor for many.
 
-        ``base`` is added to the value of those that have the flag RELATIVE.  It must not hold calls or notifications.
+        ``base`` is added to the value of those that have 2 (RELATIVE) in ``flags``.  It must not hold calls or
+        notifications.
         """
         if not isinstance(descriptors, np.ndarray) or descriptors.dtype != DESCRIPTOR:
             raise TypeError("call: an array of strata.sdma.DESCRIPTOR in fabric memory is expected")

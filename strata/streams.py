@@ -42,7 +42,8 @@ class Stream(core.CoreStream):
     in progress; whoever queues more waits.
 
     When an item fails, later ones are not carried out (Cancelled), and ``synchronize`` raises the first error.
-    A stream holds one descriptor ring until ``close()``, which ``with strata.Stream() as s:`` does at its end.
+    A stream holds one descriptor ring until ``close()``, which ``with strata.Stream() as s:`` does at its end; that
+    does not make it the current one, ``with strata.stream(s):`` does.
     """
 
     def __init__(self, *, depth: int | None = None, name: str | None = None) -> None:
@@ -90,6 +91,8 @@ class Stream(core.CoreStream):
 
     def wait_stream(self, other: Stream) -> None:
         """What is queued from now on begins when all that is queued on ``other`` now has ended."""
+        if not isinstance(other, Stream):
+            raise TypeError(f"wait_stream: a strata.Stream is expected, not {type(other).__name__}")
         self.wait_event(other.record_event())
 
     def record_event(self, event: Event | None = None) -> Event:

@@ -38,10 +38,10 @@ def wait(Context context, uint64_t va, uint64_t value, uint32_t die, timeout):
         rc = st_flag_wait(&context.ctx, va, value, die, NULL, &context.ctx.wait, ns)
     if rc == ST_EINTR:
         st_raise_pending()
-    failed(context, rc, va, die)
+    failed(context, rc, va, die, value)
 
 
-cdef object failed(Context context, int rc, uint64_t va, object die=None):
+cdef object failed(Context context, int rc, uint64_t va, object die=None, uint64_t wanted=0):
     cdef uint64_t value = 0
     if rc == ST_OK:
         return
@@ -53,7 +53,9 @@ cdef object failed(Context context, int rc, uint64_t va, object die=None):
         what = "is not there, or may not be written to: it was never allocated, or has been given back"
     elif rc == ST_EDEAD and die is not None:
         what = f"was not raised: rank {die} died, or left the job"
+    elif rc == ST_ETIMEOUT:
+        what = f"did not come to {wanted} in time: it holds {value}"
     else:
-        what = "did not come to the value in time" if rc == ST_ETIMEOUT else phrase(rc)
+        what = phrase(rc)
     raise errors.from_status(rc, f"flag {va:#x} {what}", errno=errno, ranks=() if die is None else (die,),
                              operation="sdma")

@@ -77,7 +77,8 @@ cdef class Ring:
             st_raise_pending()
         name = f"descriptor ring {self.lane.index} of rank {self.lane.die}"
         if rc == ST_EFULL:
-            text = f"{name} has no room for {count} descriptors"
+            text = (f"{name} has no room for {count} descriptors (it holds {self.lane.depth}): wait=True waits for "
+                    "room, open_ring(depth=) makes a ring that holds more")
         elif rc == ST_ETIMEOUT:
             text = (f"{name} stayed full, and only {done} of {count} descriptors are in it" if done
                     else f"{name} stayed full, or another producer kept it")

@@ -20,7 +20,7 @@ from strata._core.engine cimport Engine, st_engine, st_event
 from strata._core.space cimport st_raise_pending, timeout_to_ns
 
 from strata import errors
-from strata._core.descriptors import DESCRIPTOR, NOTIFY, POISON, WRITE, failure
+from strata._core.descriptors import DESCRIPTOR, GATE, NOTIFY, POISON, WRITE, failure
 
 cnp.import_array()
 
@@ -52,6 +52,14 @@ cdef int here(Engine engine) except -1:
     if not st_is_die(&engine.context.ctx):
         raise errors.NotInJob("this process was forked from a die and is not one itself", operation="sdma")
     return 0
+
+
+cdef bint poisoned(st_ctx *ctx, object raw, int rc) except -1:
+    """Whether a descriptor is a gate whose flag says that what was to raise it has failed with ``rc``."""
+    cdef uint64_t value = 0
+    d = np.frombuffer(raw, DESCRIPTOR)[0]
+    return (d["type"] == GATE and st_flag_read(ctx, d["src"], &value) == ST_OK and value & <uint64_t>POISON
+            and st_flag_status(value) == rc)
 
 
 cdef class Submission:
@@ -191,7 +199,8 @@ cdef class Submission:
         if rc != ST_OK and self.local and st_event_count(self.engine.e, self.event):
             v = &self.engine.e.events[self.event]
             cycle = [(v.cycle[i].die, v.cycle[i].ring, v.cycle[i].va, v.cycle[i].value) for i in range(v.ncycle)]
-            self.error = failure(rc, lane.die, v.ring, v.index, (<char *>&v.failed)[:DESCRIPTOR.itemsize], cycle)
+            raw = (<char *>&v.failed)[:DESCRIPTOR.itemsize]
+            self.error = failure(rc, lane.die, v.ring, v.index, raw, cycle, poisoned(&self.engine.context.ctx, raw, rc))
         elif rc == ST_ENOJOB:
             self.error = errors.NotInJob(f"the DMA thread of rank {lane.die} has ended, or its ring is closed",
                                          ranks=(lane.die,), operation="sdma")
@@ -200,7 +209,8 @@ cdef class Submission:
                                          f"{lane.index}", ranks=(lane.die,), operation="sdma")
         elif rc != ST_OK and not self.lost and st_lane_open(&self.engine.context.ctx, lane) == ST_OK and st_lane_failed(
                 lane, self.first, self.count, rc, &index):
-            self.error = failure(rc, lane.die, lane.index, index, self.made[index - self.first].tobytes(), [])
+            raw = self.made[index - self.first].tobytes()
+            self.error = failure(rc, lane.die, lane.index, index, raw, [], poisoned(&self.engine.context.ctx, raw, rc))
         elif rc != ST_OK:
             self.error = errors.from_status(
                 rc, f"a submission to ring {lane.index} of rank {lane.die} failed: {errors.STATUS[rc].name}",

@@ -107,7 +107,7 @@ def choose(spec: Spec, ask: Ask = NOTHING, settings: Settings | None = None, ove
             if ask.algorithm is None:
                 error.args = (f"STRATA_ALGORITHM: {error.args[0]}", *error.args[1:])
             raise
-        candidates, why = [], _named(ask.algorithm)
+        candidates, why = [], _named(ask.algorithm, "STRATA_ALGORITHM")
     else:
         name, candidates, why = _best(spec, wanted.cores or settings.cores, settings)
         found = algorithms.get(name, spec, settings.topology)
@@ -116,8 +116,8 @@ def choose(spec: Spec, ask: Ask = NOTHING, settings: Settings | None = None, ove
     return Choice(found, path, cores, partition, candidates, why, path_why, path == wanted.path)
 
 
-def _named(asked: str | None) -> str:
-    return f"{'the call' if asked is not None else 'an option'} names it"
+def _named(asked: str | None, option: str) -> str:
+    return f"{'the call' if asked is not None else option} names it"
 
 
 def _path(algorithm: Algorithm, spec: Spec, cores: int, asked: str | None, wanted: str | None, overlap: bool,
@@ -134,7 +134,7 @@ def _path(algorithm: Algorithm, spec: Spec, cores: int, asked: str | None, wante
         if none:
             return "mte", none
     if wanted is not None:
-        return wanted, _named(asked)
+        return wanted, _named(asked, "STRATA_PATH")
     if not overlap and model.cpus and model.engine.share <= 1:  # no look at the model is needed
         return "mte", f"{paths.ALONE}, and sdma is no faster, but begins {model.engine.handover_us:g} us later"
     sent = 0 if spec.counts is None else int(spec.counts.sum()) * spec.itemsize // spec.nranks

@@ -260,6 +260,8 @@ def current(group):
     assert strata.current_stream() is None and seen == [None]
     with pytest.raises(TypeError, match="Stream"):
         strata.stream(3)
+    with pytest.raises(TypeError, match="wait_stream: a strata.Stream is expected, not Event"):
+        a.wait_stream(strata.Event())
     again = strata.stream(a)
     with again, again:
         assert strata.current_stream() is a

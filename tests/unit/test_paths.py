@@ -168,7 +168,7 @@ def test_where_there_is_nothing_to_choose():
 def test_the_call_then_the_option_then_the_model():
     option = Settings(options={"": Ask(path="sdma")})
     chosen = choose(PAPER, settings=option)
-    assert chosen.path == "sdma" and "sdma: an option names it" in chosen.why
+    assert chosen.path == "sdma" and "sdma: STRATA_PATH names it" in chosen.why
     chosen = choose(PAPER, Ask(path="mte"), option, True)
     assert chosen.path == "mte" and "mte: the call names it" in chosen.why
     reducing = dataclasses.replace(CM384, options=option.options)

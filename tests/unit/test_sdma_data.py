@@ -243,8 +243,10 @@ def test_reductions_that_are_refused():
     dst, src = strata.zeros(8, "f4"), strata.zeros(8, "f4")
     with pytest.raises(TypeError, match="arrays of one dtype"):
         sdma.Batch().reduce(dst, strata.zeros(8, "f8"))
-    with pytest.raises(TypeError, match="arrays of one dtype"):
+    with pytest.raises(TypeError, match="arrays of one dtype, not float32 and int"):
         sdma.Batch().reduce(dst, strata.address(src))
+    with pytest.raises(TypeError, match="fill: dst is an array, .* not int"):
+        sdma.Batch().fill(strata.address(src), 1)
     with pytest.raises(ValueError, match="did you mean 'sum'"):
         sdma.Batch().reduce(dst, src, "sun")
     for dtype, op in (("f4", "band"), ("c8", "max"), ("M8[s]", "sum"), (">i4", "sum"), ("S4", "min"), ("?", "avg")):

@@ -163,7 +163,7 @@ def test_options():
         x, y = strata.zeros(1000, "u1"), strata.zeros(1000, "u1")
         assert len(sdma.Batch().copy(x, y)) == 8
         work = sdma.open_ring().submit(sdma.Batch().gate(sdma.flag(), 1))
-        raises(errors.CollectiveTimeout, work.wait, "the flag did not come to it in time")
+        raises(errors.CollectiveTimeout, work.wait, "the flag did not come to it in time, by option timeout")
     """,
         STRATA_SDMA_DEPTH="32",
         STRATA_SDMA_BLOCK="128",
