@@ -1,5 +1,6 @@
 """Captured operations as descriptors, and their replays: what strata.capturing is made of."""
 
+cimport cython
 cimport numpy as cnp
 from libc.errno cimport errno
 from libc.stdint cimport uint32_t, uint64_t
@@ -57,6 +58,7 @@ cdef tuple ranks_in(const uint64_t *mask, uint32_t n):
     return tuple([i for i in range(n) if mask[i >> 6] >> (i & 63) & 1])
 
 
+@cython.no_gc_clear  # __dealloc__ needs the engine, also of one that was part of a cycle
 cdef class Tape:
 
     def __cinit__(self):

@@ -1,5 +1,6 @@
 """Graphs of which a member dies, stays away, is interrupted, or takes memory back: errors that say so, and no hang."""
 
+import gc
 import os
 import random
 import signal
@@ -277,7 +278,10 @@ def _finalized(die, pending):
         died(die.catch(graph.replay), [0])
     strata.finalize()
     assert die.catch(graph.replay).kind in ("NotInJob", "PeerDead")
-    del graph
+    cycle: list[object] = [graph]
+    cycle.append(cycle)
+    del graph, cycle
+    gc.collect()
 
 
 @pytest.mark.parametrize("pending", [False, True])
