@@ -119,7 +119,7 @@ class Meeting:
         if (table[:, LENGTH] == len(own)).all() and (table[:, DIGEST] == table[0, DIGEST]).all():
             return
         padded = np.zeros((int(table[:, LENGTH].max()), 2), np.uint64)
-        padded[: len(own)] = own
+        padded[: len(own)] = np.array(own, np.uint64).reshape(-1, 2)
         raise mismatch(group, self.gather(group, padded), table[:, LENGTH])
 
     def exchange(self, part: int, group: Group) -> None:

@@ -119,6 +119,19 @@ def different(group, what):
     return text
 
 
+def nothing_captured(group):
+    x = strata.ones(12)
+    with pytest.raises(errors.CollectiveMismatch, match="operation 1 .*rank 0: nothing more; .*: all_reduce sum of 12"):
+        with strata.capture(group):
+            if group.rank:
+                group.all_reduce(x)
+    in_step(group)
+
+
+def test_a_member_that_captures_nothing(peers):
+    peers.run(nothing_captured)
+
+
 @pytest.mark.parametrize("what", ["order", "count", "more", "algorithm"])
 def test_members_that_capture_different_operations(peers, what):
     if peers.n <= 4:
