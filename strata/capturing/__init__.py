@@ -44,6 +44,9 @@ def capture(group: comm.Group | None = None, *, timeout: float | None = None) ->
     CollectiveMismatch on all members of a group that have not captured the same, or if one has left its block by an
     exception; CollectiveTimeout, PeerDead, FabricMemoryError, RingFull.
     """
+    if group is not None and not isinstance(group, comm.Group):
+        raise TypeError(f"capture: a strata.Group or None is expected, not {type(group).__name__}; the block makes the "
+                        "graph: with strata.capture() as graph")  # fmt: skip
     context = bootstrap.context()
     replaying.sweep()
     made = Graph()

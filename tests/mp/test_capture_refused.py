@@ -48,6 +48,9 @@ def refused(group):
     with strata.capture():
         with pytest.raises(ValueError, match="cannot be captured"):
             graph.replay()
+    for wrong in (graph, stream, 0):
+        with pytest.raises(TypeError, match="capture: a strata.Group or None is expected, not "):
+            strata.capture(wrong).__enter__()
     stream.close()
 
 
