@@ -10,7 +10,7 @@ import threading
 import numpy as np
 
 from strata._core.abi cimport ST_AGAIN, ST_OK, st_is_die
-from strata._core.heap cimport ST_HEAP_GROUP
+from strata._core.heap cimport ST_HEAP_SDMA
 from strata._core.kernels cimport accumulate_fn, reduce_fn, reduce_partial_fn
 from strata._core.space cimport Context
 
@@ -71,7 +71,7 @@ cdef class Engine:
         if self.running:
             return 0
         if self.shared is None:
-            self.shared = alloc_array(self.context, (1 << 14,), np.dtype(np.uint8), True, ST_HEAP_GROUP)
+            self.shared = alloc_array(self.context, (1 << 14,), np.dtype(np.uint8), True, ST_HEAP_SDMA)
         st_engine_open(self.e, <st_sdma *>cnp.PyArray_DATA(<cnp.ndarray>self.shared))
         if thread and st_engine_start(self.e) != ST_OK:
             st_engine_end(self.e)
@@ -113,7 +113,7 @@ cdef class Engine:
         with self.lock:
             spare = self.spare.setdefault(depth, [])
             memory = spare.pop() if spare else alloc_array(
-                self.context, (st_ring_bytes(size),), np.dtype(np.uint8), True, ST_HEAP_GROUP)
+                self.context, (st_ring_bytes(size),), np.dtype(np.uint8), True, ST_HEAP_SDMA)
             rc = st_engine_add(self.e, <st_ring *>cnp.PyArray_DATA(<cnp.ndarray>memory), size, first, &index)
             if rc != ST_OK:
                 spare.append(memory)
@@ -149,7 +149,7 @@ cdef class Engine:
     cdef object take_flag(self):
         """(Place, address) of a zero flag of this die; None: all are in use."""
         if self.flags is None:
-            self.flags = alloc_array(self.context, (FLAGS,), np.dtype(np.uint64), True, ST_HEAP_GROUP)
+            self.flags = alloc_array(self.context, (FLAGS,), np.dtype(np.uint64), True, ST_HEAP_SDMA)
             self.free_flags = list(range(FLAGS))
         if not self.free_flags:
             return None

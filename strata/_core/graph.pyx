@@ -12,7 +12,7 @@ import numpy as np
 from strata._core.abi cimport ST_AGAIN, ST_ECANCELED, ST_EINTR, ST_ENOJOB, ST_ETIMEOUT, ST_OK, st_ctx, st_is_die
 from strata._core.engine cimport Engine, st_descriptor, st_engine
 from strata._core.group cimport CoreGroup, st_base, st_group, st_request
-from strata._core.heap cimport ST_HEAP_GROUP
+from strata._core.heap cimport ST_HEAP_SDMA
 from strata._core.planned cimport PlanHandle
 from strata._core.sdma cimport st_lane
 from strata._core.space cimport deadline_of, st_raise_pending, timeout_to_ns
@@ -81,7 +81,7 @@ cdef class Tape:
         room = [(<uint64_t>n * 8 + 63) // 64 * 64 for n in flags]
         farewell = sum(g.size - 1 for g in self.groups) * DESCRIPTOR.itemsize
         self.board = alloc_array(engine.context, (lines + sum(room) + farewell + 64,), np.dtype(np.uint8), True,
-                                 ST_HEAP_GROUP)
+                                 ST_HEAP_SDMA)
         at = (address(self.board) + 63) // 64 * 64
         self.flags = []
         for i, group in enumerate(self.groups):
@@ -141,7 +141,7 @@ cdef class Tape:
                 else:
                     total += operations[i][3][2] // block + 1
             self.memory = alloc_array(self.engine.context, (total * 64 + operands * 16 + 64,), np.dtype(np.uint8), True,
-                                      ST_HEAP_GROUP)
+                                      ST_HEAP_SDMA)
             self.fill(ops, operations, block, total, operands)
         finally:
             free(ops)

@@ -17,6 +17,7 @@ cdef extern from "st_heap.h" nogil:
         ST_HEAP_STAGING
         ST_HEAP_FOREIGN
         ST_HEAP_RAW
+        ST_HEAP_SDMA
         ST_HEAP_TAGS
         ST_HEAP_ZEROED
     struct st_heap:

@@ -26,6 +26,7 @@ CHANNEL: int
 STAGING: int
 FOREIGN: int
 RAW: int
+SDMA: int
 DOMAIN: int
 
 def heap_of(ctx: Context) -> Heap: ...

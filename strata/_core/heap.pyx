@@ -71,8 +71,9 @@ TAGS = (
     ("staging copy", "staging copies"),
     ("intercepted allocation", "intercepted allocations"),
     ("raw allocation", "raw allocations"),
+    ("memory of the DMA engine", "memories of the DMA engine"),
 )
-ARRAY, GROUP, CHANNEL, STAGING, FOREIGN, RAW = range(ST_HEAP_TAGS)
+ARRAY, GROUP, CHANNEL, STAGING, FOREIGN, RAW, SDMA = range(ST_HEAP_TAGS)
 POOLS = ("small_pool", "large_pool", "all")
 DOMAIN = TRACE_DOMAIN
 _PACKAGES = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in (errors.__file__, numpy.__file__))

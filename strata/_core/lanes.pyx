@@ -11,7 +11,7 @@ import numpy as np
 from strata._core.abi cimport ST_EFULL, ST_OK, st_ctx, st_is_die
 from strata._core.engine cimport Engine, engine_of
 from strata._core.group cimport st_group
-from strata._core.heap cimport ST_HEAP_GROUP
+from strata._core.heap cimport ST_HEAP_SDMA
 
 from strata import errors
 from strata._core.memory import alloc_array
@@ -40,7 +40,7 @@ cdef class Lanes:
         cdef int rc
         self.engine = engine
         self.memory = alloc_array(engine.context, (max(8 * nflags + 16 * operands, 64),), np.dtype(np.uint8), True,
-                                  ST_HEAP_GROUP)
+                                  ST_HEAP_SDMA)
         self.c.e = engine.e
         self.c.lanes = <st_lane *>calloc(count, sizeof(st_lane))
         self.c.at = <st_lane_at *>calloc(count, sizeof(st_lane_at))

@@ -21,7 +21,7 @@ from strata._core.abi cimport (
 )
 from strata._core.engine cimport Engine, st_engine
 from strata._core.group cimport st_item, st_progress
-from strata._core.heap cimport ST_HEAP_GROUP
+from strata._core.heap cimport ST_HEAP_SDMA
 from strata._core.space cimport st_raise_pending, timeout_to_ns
 
 from strata import errors
@@ -88,7 +88,7 @@ cdef class Progress:
         with engine.lock:
             self.free, memory = _lines.setdefault(engine.context, ([], []))
             if not self.free:
-                array = alloc_array(engine.context, (LINE * LINES,), np.dtype(np.uint8), True, ST_HEAP_GROUP)
+                array = alloc_array(engine.context, (LINE * LINES,), np.dtype(np.uint8), True, ST_HEAP_SDMA)
                 memory.append(array)
                 at = <size_t>cnp.PyArray_DATA(<cnp.ndarray>array)
                 self.free.extend(range(at, at + LINE * LINES, LINE))

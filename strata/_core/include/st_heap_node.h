@@ -64,7 +64,8 @@ enum st_heap_tag {
     ST_HEAP_STAGING = 3, /* a copy of an array that is not in the fabric */
     ST_HEAP_FOREIGN = 4, /* memory of an intercepted allocator */
     ST_HEAP_RAW = 5,     /* Heap.alloc() */
-    ST_HEAP_TAGS = 6,
+    ST_HEAP_SDMA = 6,    /* rings and flags of the DMA engine */
+    ST_HEAP_TAGS = 7,
     ST_HEAP_ZEROED = 256 /* added to a tag: the caller will want zeros */
 };
 
