@@ -343,6 +343,28 @@ static void bad_flags(struct rig *r, struct st_lane *lane, const struct places *
         expect_bad(r, lane, &bad[i], p->flags, p->data);
 }
 
+/* Events that are none, of each type: in chains that go well, that fail there, and that have failed before. */
+static void bad_events(struct rig *r, struct st_lane *lane, const struct places *p)
+{
+    static const uint32_t events[] = {ST_SDMA_EVENTS, ST_SDMA_EVENTS + 1, 1u << 31, UINT32_MAX};
+    uint32_t k, type, failing;
+    struct st_descriptor d[2];
+    uint64_t at;
+
+    for (k = 0; k < sizeof events / sizeof *events; k++)
+        for (type = 0; type <= ST_SDMA_CALL + 1; type++)
+            for (failing = 0; failing < 2; failing++) {
+                d[0] = (struct st_descriptor){.type = failing ? ST_SDMA_COPY : ST_SDMA_NOP, .bytes = 8, .event = events[k]};
+                d[1] = (struct st_descriptor){.type = (uint8_t)type, .src = VA(p->list), .dst = VA(p->list + 1),
+                                              .event = events[k]};
+                at = rig_put(r, 0, lane, d, 2);
+                rig_run(r);
+                CHECK_IS(rig_status(lane, at), failing ? ST_EREG : ST_OK);
+                if (type == ST_SDMA_NOTIFY)
+                    CHECK_IS(rig_status(lane, at + 1), ST_EINVAL);
+            }
+}
+
 static void test_bad(void)
 {
     struct rig *r = rig_open(2, 16, 0);
@@ -367,6 +389,7 @@ static void test_bad(void)
     p.o[4] = (struct st_sdma_operand){.va = VA(gone), .generation = p.old.src_gen};
     bad_data(r, &lane, &p);
     bad_flags(r, &lane, &p);
+    bad_events(r, &lane, &p);
     CHECK(p.far[0] == 0 && p.far[1] == 0);
     rig_close(r);
 }

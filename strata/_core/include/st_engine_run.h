@@ -91,9 +91,11 @@ static inline int st_engine_do(struct st_engine *e, struct st_engine_ring *r, co
         rc = st_engine_flag(e, d, status);
         break;
     case ST_SDMA_NOTIFY:
-        rc = d->event == 0 || d->event >= ST_SDMA_EVENTS ? ST_EINVAL : status;
-        if (rc == ST_EINVAL && status == ST_OK)
+        if (d->event == 0 || d->event >= ST_SDMA_EVENTS) {
+            rc = ST_EINVAL; /* in a chain that has failed as well */
             break;
+        }
+        rc = status;
         if (status != ST_OK)
             st_event_fail(e, r, d, status);
         st_count(&e->count.notifies, 1);
