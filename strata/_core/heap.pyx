@@ -65,8 +65,7 @@ cdef extern from "st_heap_space.h" nogil:
 KINDS = ("unused", "run", "cached", "chunk", "block", "hole")
 # What an allocation is for, by its tag: one of them, several of them.
 TAGS = (
-    ("array", "arrays"),
-    ("group memory", "group memories"),
+    ("array", "arrays"), ("group memory", "group memories"),
     ("channel", "channels"),
     ("staging copy", "staging copies"),
     ("intercepted allocation", "intercepted allocations"),
