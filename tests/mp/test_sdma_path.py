@@ -150,6 +150,7 @@ def many_groups(group):
         return strata.stats()["sdma"]["rings"]
 
     x = strata.ones(1 << 16, "i4")
+    failed = moved(group)[1]  # other tests' in this pool
     group.all_reduce(x, path="sdma")
     before = rings()
     for _ in range(30):
@@ -160,7 +161,7 @@ def many_groups(group):
         del other
         assert rings() == before
     in_step(group)
-    assert moved(group)[1] == 0
+    assert moved(group)[1] == failed
 
 
 def test_arrays_may_be_dropped_while_an_operation_is_in_progress(pair):
