@@ -240,6 +240,8 @@ class Batch:
         return memory.pointer(at), at.nbytes if nbytes is None else nbytes
 
     def _pair(self, dst: Place, src: Place, nbytes: int | None) -> tuple[int, int, int]:
+        if nbytes is None and isinstance(dst, np.ndarray) != isinstance(src, np.ndarray):
+            nbytes = dst.nbytes if isinstance(dst, np.ndarray) else src.nbytes
         a, na = self._place("dst", dst, nbytes, True)
         b, nb = self._place("src", src, nbytes, False)
         if na != nb:
@@ -256,7 +258,7 @@ class Batch:
         return self._add(kind, begin.size, dst=begin + np.uint64(dst), bytes=size, **fields)
 
     def copy(self, dst: Place, src: Place, nbytes: int | None = None, *, nt: bool = False) -> Batch:
-        """dst = src, byte by byte: fabric arrays of as many bytes, or addresses and ``nbytes``.
+        """dst = src, byte by byte: fabric arrays of as many bytes, or addresses and ``nbytes`` (None: the array's).
 
         ``nt``: with stores past the cache, which pay where several dies write more than the cache holds.
         """
@@ -308,17 +310,19 @@ class Batch:
         self._keep.append(at)
         return self._add(kind, dst=va, value=_value(value))
 
-    def gate(self, at: Place, value: int, *, timeout: float | None = None) -> Batch:
+    def gate(self, at: Place, value: int, *, timeout: float | None = None, host: bool = False) -> Batch:
         """Holds up all that follows in the ring until the flag has come to ``value``.
 
-        ``timeout``: seconds, after which the chain fails (None: option timeout; inf: never).
+        ``timeout``: seconds, after which the chain fails (None: option timeout; inf: never).  ``host``: a program may
+        still raise the flag (``strata.sdma.write``), also when descriptors that would lie behind gates that wait for
+        this one: such a gate is never a Deadlock.
         """
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout={timeout!r}: seconds, 0 or more, expected (None: the default)")
         ns = 0 if timeout is None else d.FOREVER if timeout > 1e9 else int(timeout * 1e9) + 1
         va = _flag("at", at)
         self._keep.append(at)
-        return self._add(d.GATE, src=va, value=_value(value), bytes=ns)
+        return self._add(d.GATE, src=va, value=_value(value), bytes=ns, flags=d.HOST if host else 0)
 
     def nop(self) -> Batch:
         """Nothing."""

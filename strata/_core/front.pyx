@@ -101,6 +101,9 @@ cdef class Front(Transfers):
         stream = None if s.like else current()  # an exchange is the host's
         self.check_here()
         if self.context.recorders is not None and self.recorder is not None:
+            if timeout is not None:
+                raise errors.InvalidArgument(f"{OPERATIONS[s.op]}: an operation that is captured has no timeout of its "
+                                             "own: replay() takes one for all", operation=OPERATIONS[s.op])
             return self.record(s, src, out, src_array, out_array, result, mailbox, async_op)
         if stream is not None:
             self.check_queued(src_array, out_array)

@@ -84,6 +84,12 @@ class Recording:
         that a call would have.
         """
         name, count = ask["operation"], ask["count"]
+        asked = group.asked(variant)
+        if asked.path == "mte" or asked.cores not in (None, 1) or asked.partition not in (None, "balanced"):
+            raise errors.InvalidArgument(
+                f"{name}: a graph is one list of descriptors, so path='mte', several cores and partition='naive' mean "
+                "nothing in a capture; leave them out", operation=name,
+            )  # fmt: skip
         self._check(name, "source", src)
         self._check(name, "output", out)
         handle, nbytes = None, 0

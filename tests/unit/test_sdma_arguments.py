@@ -69,6 +69,7 @@ def test_addresses():
         batch.copy(at, x, 101)
     assert len(batch) == 0
     assert len(batch.copy(np.uint64(at), at + 50, 50)) == 1
+    assert len(batch.copy(at, x)) == 2  # as many as the array has
 
 
 def test_flags_that_are_none():

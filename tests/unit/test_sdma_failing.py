@@ -273,3 +273,16 @@ def test_silent_flags_stay_as_they_are(ring):
     with pytest.raises(errors.RegistrationError):
         ring.submit(chain).wait(BOUND)
     assert flags[0] == 0 and flags[1] == sdma.POISON | 9
+
+
+def test_a_gate_that_a_host_raises_is_on_no_cycle(ring):
+    """Two gates before what would raise them: the one whose flag a host may raise waits, the other is a Deadlock."""
+    flags, other = sdma.flag(2), sdma.open_ring(16)
+    held = ring.submit(sdma.Batch().gate(flags[:1], 1, host=True).write(flags[:1], 2))
+    with pytest.raises(errors.Deadlock):
+        other.submit(sdma.Batch().gate(flags[1:], 1).write(flags[1:], 2)).wait(BOUND)
+    assert not held.done()
+    sdma.write(flags[:1], 1)
+    held.wait(BOUND)
+    assert sdma.read(flags[:1]) == 2
+    other.close()
