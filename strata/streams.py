@@ -54,7 +54,7 @@ class Stream(core.CoreStream):
         _sweep()
         context = bootstrap.context()
         self.name = f"stream {next(_numbers)}" if name is None else str(name)
-        self.open(engines.engine_of(context), self.name, depth)
+        self._open(engines.engine_of(context), self.name, depth)
         _streams.add(self)
 
     # ---- what is queued ---------------------------------------------------------------
@@ -78,16 +78,16 @@ class Stream(core.CoreStream):
         """Queues descriptors (a strata.sdma.Batch) as one item."""
         if not isinstance(batch, Batch):
             raise TypeError(f"submit: a strata.sdma.Batch is expected, not {type(batch).__name__}")
-        self.queue(batch.build(), batch)
+        self._queue(batch.build(), batch)
 
     def wait_event(self, event: Event) -> None:
         """What is queued from now on begins when the event has happened, as last recorded.  The host does not wait."""
-        self.check()
+        self._check()
         if not isinstance(event, Event):
             raise TypeError(f"wait_event: a strata.Event is expected, not {type(event).__name__}")
         at = event.at
         if at is not None and at[0] is not self.progress and not (at[0].ended(at[1]) and at[0].wait(at[1], None)):
-            self.queue((), None, *at)
+            self._queue((), None, *at)
 
     def wait_stream(self, other: Stream) -> None:
         """What is queued from now on begins when all that is queued on ``other`` now has ended."""
@@ -109,7 +109,7 @@ class Stream(core.CoreStream):
         ``timeout``: seconds (None: for as long as the operations' own timeouts let them live); CollectiveTimeout, and
         what is queued goes on.  NotInJob: strata.finalize() has ended it.
         """
-        self.check()
+        self._check()
         progress = self.progress
         if progress.torn or not progress.wait(progress.issued, timeout):
             self._fail(progress, timeout)
@@ -117,14 +117,14 @@ class Stream(core.CoreStream):
 
     def _fail(self, progress: core.Progress, timeout: float | None) -> None:
         progress.drain(timeout)
-        self.renew(progress)
+        self._renew(progress)
         progress.raised = True
         error = progress.error
         raise errors.Cancelled(f"{self.name} failed", operation="stream") if error is None else error
 
     def query(self) -> bool:
         """Whether all that was queued has ended, well or not.  Never waits."""
-        self.check()
+        self._check()
         return self.progress.idle()
 
     # ---- its end -------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Stream(core.CoreStream):
             self.synchronize()
         finally:
             if self.query():
-                self.give_up().close()
+                self._give_up().close()
                 _streams.discard(self)
 
     def __enter__(self) -> Stream:
@@ -155,7 +155,7 @@ class Stream(core.CoreStream):
     def __del__(self) -> None:
         if self.ring is None or sys.is_finalizing() or not self.progress.engine.context.here:
             return
-        _leaving.append((self.give_up(), self.progress))
+        _leaving.append((self._give_up(), self.progress))
         _sweep()
 
     def __repr__(self) -> str:
@@ -179,7 +179,7 @@ class Event:
         """Records the event in a stream (None: the current one; if there is none, all before it is done)."""
         stream = current_stream() if stream is None else stream
         if stream is not None:
-            stream.check()
+            stream._check()
             if stream.progress.torn:
                 raise stream.progress.cancelled("record")
         self.at = None if stream is None else (stream.progress, stream.progress.issued)
@@ -224,7 +224,7 @@ class stream:
 
     def __enter__(self) -> Stream | None:
         if self.s is not None:
-            self.s.check()
+            self.s._check()
         self.before.append(core.enter(self.s))
         return self.s
 
@@ -267,7 +267,7 @@ def stop() -> None:
     for s in list(_streams):
         if s.ring is not None and s.progress.engine.context.here:
             _warn(s.progress)
-            s.stop()
+            s._stop()
     for _, progress in _leaving:
         _warn(progress)
         progress.over = True

@@ -209,12 +209,12 @@ cdef class CoreStream:
     def __cinit__(self, *args, **kwargs):
         self.lock = threading.RLock()
 
-    def open(self, Engine engine, str name, depth):
+    def _open(self, Engine engine, str name, depth):
         """Takes a ring and a flag."""
         self.progress = Progress(engine, name)
         self.ring = sdma.open_ring(engine, depth)
 
-    def check(self):
+    def _check(self):
         """Raises NotInJob unless the stream may be used."""
         if self.progress is None or not st_is_die(&self.progress.engine.context.ctx):
             raise errors.NotInJob("this process was forked from a die and is not one itself", operation="stream")
@@ -229,8 +229,8 @@ cdef class CoreStream:
         """Gives an operation its turn, and takes the stream until end().  Waits if very much is queued."""
         self.lock.acquire()
         try:
-            self.check()
-            self.make_room(QUEUED)
+            self._check()
+            self._make_room(QUEUED)
         except BaseException:
             self.lock.release()
             raise
@@ -248,7 +248,7 @@ cdef class CoreStream:
         self.lock.release()
         return 0
 
-    def make_room(self, uint64_t most):
+    def _make_room(self, uint64_t most):
         """Waits until fewer than ``most`` items are in progress."""
         cdef Progress p = self.progress
         p.settle()
@@ -256,13 +256,13 @@ cdef class CoreStream:
             _ended(p.entries[0][1], None)
             p.settle()
 
-    def queue(self, descriptors, keep, Progress after=None, uint64_t number=0):
+    def _queue(self, descriptors, keep, Progress after=None, uint64_t number=0):
         """Queues descriptors as the stream's next item; after item ``number`` of ``after``, too, if that is given."""
         cdef Progress p
         cdef uint64_t n = len(descriptors), gates
         with self.lock:
-            self.check()
-            self.make_room(QUEUED)
+            self._check()
+            self._make_room(QUEUED)
             p = self.progress
             if p.torn:
                 raise p.cancelled("what was queued", "", 0)
@@ -277,11 +277,11 @@ cdef class CoreStream:
                 d[gates : gates + n] = descriptors
             last = d[n + gates :]
             last["type"], last["dst"], last["value"], last["wake"] = WRITE, p.flag, p.issued + 1, ST_PROGRESS_WAKE
-            handle = self.put(d, (keep, p, after))
+            handle = self._put(d, (keep, p, after))
             p.issued += 1
             p.entries.append((p.issued, handle, after))
 
-    def put(self, d, keep):
+    def _put(self, d, keep):
         """Submits a chain; waits while the ring is full."""
         cdef Progress p = self.progress
         cdef bint whole = len(d) < self.ring.depth
@@ -292,7 +292,7 @@ cdef class CoreStream:
             except errors.RingFull:
                 if not p.entries:
                     raise
-                self.make_room(len(p.entries))
+                self._make_room(len(p.entries))
             except BaseException as error:
                 if self.ring.tail != before:
                     p.cause()
@@ -300,17 +300,17 @@ cdef class CoreStream:
                     p.torn = True
                 raise
 
-    def give_up(self):
+    def _give_up(self):
         """The stream is closed; returns its ring."""
         ring, self.ring = self.ring, None
         return ring
 
-    def stop(self):
+    def _stop(self):
         """The job ends: nothing can be queued any more, and nobody waits for a first error."""
         self.progress.over = True
-        return self.give_up()
+        return self._give_up()
 
-    def renew(self, Progress failed):
+    def _renew(self, Progress failed):
         """After a failure, and when all has drained: begins anew."""
         with self.lock:
             if self.progress is failed:
