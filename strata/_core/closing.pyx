@@ -60,13 +60,14 @@ _busy = set()
 
 def leave(size_t group, context, memory, channels):
     """For a group that its die lets go of: a copy of the st_group at this address, whose private
-    memory now belongs to the copy, and its arrays are kept for as long as peers need them."""
+    memory now belongs to the copy, and its arrays are kept for as long as peers need them.  Returns what has both."""
     cdef Closing kept = Closing.__new__(Closing)
     kept.g = (<st_group *>group)[0]
     kept.context, kept.memory, kept.channels = context, memory, channels
     st_group_leave(&kept.g, ST_LEFT_GONE if memory is None and not channels else ST_LEFT_CLOSED)
     if memory is not None or channels:
         _kept.append(kept)
+    return kept
 
 
 def quarantine(group, size_t g, uint64_t number, bytes mask, arrays):

@@ -126,6 +126,8 @@ cdef class CoreGroup:
     cdef readonly int size
     cdef object _memory          # array that keeps own group memory, or None
     cdef dict _channels          # peer -> array that keeps the outgoing channel
+    cdef object _left            # once it was let go of: what has its private memory now
+    cdef bint lent               # and that this is so
     cdef dict _plans             # key -> PlanHandle
     cdef PlanSlot *slots
     cdef object __weakref__

@@ -173,17 +173,17 @@ cdef class CoreGroup:
         return memory.alloc_array(self.context, (nbytes,), np.dtype(np.uint8), True, tag)
 
     def __del__(self):
-        if not self.formed or not st_is_die(&self.context.ctx):
+        if not self.formed or self.lent or not st_is_die(&self.context.ctx):
             return
         self.stop()
         if self.g.va and not is_finalizing():  # later than that modules are half gone, and memory goes anyway
-            closing.leave(<size_t>&self.g, self.context, self._memory, self._channels)
-            self.g.bases = NULL
-            self.g.p2p = NULL
-            self.g.ranks = NULL
+            self._left = closing.leave(<size_t>&self.g, self.context, self._memory, self._channels)
+            self.lent = True  # graphs that end after this, with it in one collection, still look at the ranks
 
     def __dealloc__(self):
         free(self.slots)
+        if self.lent:
+            return
         free(self.g.bases)
         free(self.g.p2p)
         free(<void *>self.g.ranks)

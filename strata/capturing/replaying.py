@@ -66,11 +66,12 @@ class Graph:
         GroupBroken (another member has given the replay up, or closed its graph).  After an error there is no graph
         any more, on all members, and the group is broken as after a failed call.
         """
-        tape = self._ready()
+        self._ready()
         queued = current_stream()
         if queued is not None:  # the host keeps the order
             queued.synchronize()
         with self._mutex:
+            tape = self._ready()  # another thread may have closed it
             while not tape.room:
                 self._settle(self._good + 1, timeout, True)
             if tape.broken():
@@ -108,11 +109,11 @@ class Graph:
     def _settle(self, count: int, timeout: float | None, final: bool) -> bool:
         """Waits for the first ``count`` replays, one after another; False: the last of them goes on."""
         tape = self._tape
-        assert tape is not None
         while self._good < count:
             if self._why is not None:
                 raise self._why if isinstance(self._why, errors.StrataError) else self._again()
             at = self._good + 1
+            assert tape is not None  # while there is no reason why not
             try:
                 end = tape.wait(at, timeout, final)
             except BaseException as error:
@@ -148,8 +149,12 @@ class Graph:
             raise errors.InvalidArgument("the graph is being captured: close it after the block", operation="capture")
         with self._mutex:
             _busy.discard(self)
-            if self._tape is not None and self.state in ("ready", "failed"):
-                self._tape.leave(self._keep)
+            tape = self._tape
+            if tape is not None and self.state in ("ready", "failed"):
+                if self._why is None and tape.ended > self._good:
+                    with contextlib.suppress(errors.StrataError):
+                        self._settle(tape.ended, 0, False)  # these have not been given up
+                tape.leave(self._keep)
             if self.state != "abandoned":
                 self.state = "closed"
                 self._why = self._why or errors.Cancelled("the graph was closed", operation="replay")
