@@ -56,7 +56,7 @@ cdef class Engine:
         if self.e == NULL:
             self.e = <st_engine *>calloc(1, st_engine_bytes())
             if self.e == NULL:
-                raise MemoryError
+                raise MemoryError("no ordinary memory for what the DMA engine keeps: ulimit -v, or a memory cgroup")
             if st_engine_init(self.e, ctx, context.timeout_ns) != ST_OK:
                 free(self.e)
                 raise errors.HostError("no lock could be made", errno=errno)

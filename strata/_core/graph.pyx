@@ -76,7 +76,7 @@ cdef class Tape:
         self.places = [None] * len(self.groups)
         self.parts = <st_graph_part *>calloc(len(self.groups) + 1, sizeof(st_graph_part))
         if self.parts == NULL:
-            raise MemoryError
+            raise MemoryError("no ordinary memory for a graph: ulimit -v, or a memory cgroup")
         lines = sum(LINE * g.size for g in self.groups)
         room = [(<uint64_t>n * 8 + 63) // 64 * 64 for n in flags]
         farewell = sum(g.size - 1 for g in self.groups) * DESCRIPTOR.itemsize
@@ -130,7 +130,7 @@ cdef class Tape:
         self.steps = <st_graph_step *>calloc(count + 1, sizeof(st_graph_step))
         if ops == NULL or self.steps == NULL:
             free(ops)
-            raise MemoryError
+            raise MemoryError("no ordinary memory for a graph: ulimit -v, or a memory cgroup")
         self.steps[0].part = ST_GRAPH_NOBODY
         try:
             self.prepare(ops, operations, block)

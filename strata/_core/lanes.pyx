@@ -46,7 +46,7 @@ cdef class Lanes:
         self.c.at = <st_lane_at *>calloc(count, sizeof(st_lane_at))
         self.flag_at = <uint64_t *>calloc(g.n, 8)
         if self.c.lanes == NULL or self.c.at == NULL or self.flag_at == NULL:
-            raise MemoryError
+            raise MemoryError("no ordinary memory for a group's rings: ulimit -v, or a memory cgroup")
         for i in range(count):
             self.rings.append(engine.add_ring(DEPTH))
             rc = st_lane_attach(g.ctx, engine.context.rank, self.rings[i], &self.c.lanes[i])

@@ -108,13 +108,16 @@ cdef class Ring:
         here(self.engine)
         if not self.open or not self.engine.running:
             self.raise_failed(ST_ENOJOB, 0, 0)
-        if not isinstance(batch, np.ndarray):
+        made = isinstance(batch, np.ndarray)  # by hand
+        if not made:
             if not hasattr(batch, "build"):
                 raise TypeError(f"batch: a Batch or an array of strata.sdma.DESCRIPTOR is expected, not {batch!r}")
             keep = (keep, batch)
             batch = batch.build()
         if batch.dtype != DESCRIPTOR:
             raise TypeError(f"batch: an array of strata.sdma.DESCRIPTOR or a Batch is expected, not of {batch.dtype}")
+        if made and batch["event"].any():
+            raise errors.InvalidArgument("batch: event is for submit() to fill in; 0 is expected", operation="sdma")
         ns = deadline_of(timeout, self.engine.context) if wait else ST_SDMA_NOWAIT
         d = np.ascontiguousarray(batch).reshape(-1)
         if notify:

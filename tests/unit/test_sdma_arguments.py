@@ -178,3 +178,14 @@ def test_what_is_no_batch(ring):
     with pytest.raises(ValueError, match="not in fabric memory"):
         sdma.Batch().call(np.zeros(2, sdma.DESCRIPTOR))
     assert sdma.stats()["rings"] >= 1
+
+
+def test_descriptors_made_by_hand_name_no_event():
+    """One that did could end somebody else's submission."""
+    ring = sdma.open_ring(8)
+    forged = np.zeros(1, sdma.DESCRIPTOR)
+    forged["type"], forged["event"] = 9, 1
+    for notify in (True, False):
+        with pytest.raises(ValueError, match="event is for submit"):
+            ring.submit(forged, notify=notify)
+    ring.close()
