@@ -216,7 +216,7 @@ def test_kinds_of_holders(job):
     assert "8.00 MiB in 2 channels" in str(info.value) and f"6.00 MiB of channel at {va:#x}" in str(info.value)
     heap.free(va)
     heap.free(more)
-    assert len(heaps.TAGS) == heaps.RAW + 1
+    assert len(heaps.TAGS) == heaps.SDMA + 1
     for tag in (-1, len(heaps.TAGS)):
         with pytest.raises(ValueError):
             heap.alloc(1, tag)

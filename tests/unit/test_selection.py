@@ -32,7 +32,7 @@ def test_the_call_the_option_the_table_the_model(other):
     assert [c.name for c in chosen.candidates] == ["other", "full_mesh"]
     settings = Settings(table=table, options={"all_gather": Ask("full_mesh")})
     chosen = choose(SPEC, Ask(), settings)
-    assert chosen.algorithm.name == "full_mesh" and "option" in chosen.why
+    assert chosen.algorithm.name == "full_mesh" and "STRATA_ALGORITHM" in chosen.why
     chosen = choose(SPEC, Ask("other"), settings)
     assert chosen.algorithm is other and "call" in chosen.why
 
