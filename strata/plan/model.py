@@ -72,8 +72,8 @@ class Model:
 # A common server, to begin with; `strata tune` measures the host at hand.  A: assumed.
 HOST_MODEL = Model(
     "the host", 0.6, 1.0, (0.0,) * NTIERS, 0.0, 9.0, cpus=2, slice_us=0.15,
-    # One DMA thread a die, which copies as a core does; A: 64 bytes written, a sleeping thread woken
-    engine=Engine(descriptor_us=0.05, handover_us=10.0),
+    # One DMA thread a die, which copies as a core does; bench/sdma.py: 64 bytes written, a sleeping thread woken
+    engine=Engine(descriptor_us=0.05, handover_us=30.0),
 )  # fmt: skip
 
 # Tiers and rates: StrataCL, observation 3 (measured, second-hand).  sync, entry, loss and backlog are fitted to
