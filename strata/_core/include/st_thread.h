@@ -21,4 +21,13 @@ static inline void st_thread_signals(sigset_t *before)
     pthread_sigmask(SIG_SETMASK, &all, before);
 }
 
+/* Called by a thread that works in the background of its die: when it wakes up it takes an idle CPU, if there is
+ * one, but preempts nobody.  Otherwise whoever hands it work would lose its own CPU to it at once, for milliseconds. */
+static inline void st_thread_background(void)
+{
+    struct sched_param param = {0};
+
+    (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &param);
+}
+
 #endif

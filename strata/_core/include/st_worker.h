@@ -168,6 +168,7 @@ static void *st_worker_main(void *arg)
     struct st_worker *w = arg;
     struct st_wait_policy policy = w->group->ctx->wait;
 
+    st_thread_background();
     policy.poll = st_worker_stopping;
     policy.arg = w;
     policy.spread = NULL; /* it is the die's main thread that has a place */
