@@ -56,6 +56,8 @@ struct st_engine {
     void *pointers[2 * ST_MAX_DIES];
     struct st_engine_counters count;
     uint64_t look_ns;     /* no look for cycles before: they take an eighth of the thread's time at most */
+    uint32_t look_turn;   /* a ring that has looked in this turn looks again when no other wants to, in this */
+    uint32_t wanted, wanted_before; /* round and the one before; else who comes first in rounds keeps others from it */
     uint32_t ncycle;      /* gates of the cycle that the gate in hand is on */
     struct st_gate cycle[ST_CYCLE_MOST];
     struct st_engine_ring {
@@ -68,6 +70,7 @@ struct st_engine {
         uint64_t suspect;     /* what that look found, if it was a cycle; 0: it was none */
         uint32_t depth;
         uint32_t status;      /* of the chain */
+        uint32_t look_turn;   /* in which it last looked */
     } rings[ST_SDMA_RINGS];
     struct st_event events[ST_SDMA_EVENTS];
 };

@@ -64,8 +64,16 @@ static inline int st_engine_patience(struct st_engine *e, struct st_engine_ring 
     }
     if (now - r->gated_ns >= limit)
         return ST_ETIMEOUT;
-    if (d->flags & ST_SDMA_HOST || now - r->looked_ns < e->ctx->wait.poll_ns || now < e->look_ns)
+    if (d->flags & ST_SDMA_HOST || now - r->looked_ns < e->ctx->wait.poll_ns)
         return ST_AGAIN;
+    if (r->look_turn == e->look_turn && (e->wanted || e->wanted_before))
+        return ST_AGAIN; /* others have not looked since this one did */
+    if (now < e->look_ns) {
+        e->wanted |= r->look_turn != e->look_turn;
+        return ST_AGAIN;
+    }
+    e->look_turn += r->look_turn == e->look_turn;
+    r->look_turn = e->look_turn;
     r->looked_ns = now;
     st_count(&e->count.looks, 1);
     cost = st_thread_ns();
@@ -236,6 +244,8 @@ static inline enum st_turn st_engine_round(struct st_engine *e)
 
     st_store_seqcst_64(&e->round, e->round + 1); /* pairs with st_engine_remove */
     st_engine_gather(e);
+    e->wanted_before = e->wanted;
+    e->wanted = 0;
     for (k = 0; k < ST_SDMA_RINGS; k++) {
         i = (first + k) % ST_SDMA_RINGS;
         word = e->active[i >> 6] >> (i & 63);
