@@ -33,9 +33,7 @@ static inline int st_engine_reducible(const struct st_descriptor *d)
 
 static inline uint64_t st_sdma_operand_bytes(const struct st_descriptor *d, const struct st_sdma_operand *o)
 {
-    return o->flags & ST_OPERAND_PARTIAL
-               ? d->bytes / (uint64_t)st_dtype_size(d->dtype) * st_partial_bytes(d->dtype, d->op)
-               : d->bytes;
+    return o->flags & ST_OPERAND_PARTIAL ? st_partial_extent(d->dtype, d->op, d->bytes) : d->bytes;
 }
 
 /* Pointers of a list's operands, held; ST_EINVAL if a target is neither apart from an operand nor the very same. */

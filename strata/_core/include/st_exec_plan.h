@@ -34,9 +34,7 @@ static inline uint32_t st_plan_cores(const struct st_plan *p) { return p->core_b
 
 static inline uint64_t st_operand_bytes(const struct st_unit *u, const struct st_operand *o)
 {
-    return o->flags & ST_OPERAND_PARTIAL
-               ? u->bytes / (uint64_t)st_dtype_size(u->dtype) * st_partial_bytes(u->dtype, u->op)
-               : u->bytes;
+    return o->flags & ST_OPERAND_PARTIAL ? st_partial_extent(u->dtype, u->op, u->bytes) : u->bytes;
 }
 
 static inline int st_plan_check_operands(struct st_plan *p, const struct st_unit *u, uint64_t first, uint64_t count,

@@ -91,6 +91,12 @@ static inline uint32_t st_partial_bytes(int dtype, int op)
     return (uint32_t)st_dtype_size(dtype);
 }
 
+/* Bytes of the partial operand of as many elements as `bytes` hold. */
+static inline uint64_t st_partial_extent(int dtype, int op, uint64_t bytes)
+{
+    return bytes / (uint64_t)st_dtype_size(dtype) * st_partial_bytes(dtype, op);
+}
+
 static inline int st_choose_bool(int op)
 {
     switch (op) {

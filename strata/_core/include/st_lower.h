@@ -64,7 +64,7 @@ static inline uint64_t st_lower_at(const struct st_lowering *l, const struct st_
                                    uint64_t skip)
 {
     if (o->flags & ST_OPERAND_PARTIAL)
-        skip = skip / (uint64_t)st_dtype_size(u->dtype) * st_partial_bytes(u->dtype, u->op);
+        skip = st_partial_extent(u->dtype, u->op, skip);
     return l->bases[o->member].va[o->buf] + o->offset + skip;
 }
 
