@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -218,6 +219,24 @@ def _is_zero_copy(case: Case) -> bool:
     if not (case.fabric_src and case.fabric_out and {case.layout_src, case.layout_out} <= straight):
         return False
     return not (case.in_place and case.op == "all_to_all")
+
+
+def side_by_side(count: int, use) -> None:
+    """Calls use(0), use(1), ... in as many threads; fails as the first of them that did."""
+    failed = []
+
+    def run(k):
+        try:
+            use(k)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed[0]
 
 
 def in_step(group) -> None:

@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
-from collectives_play import OPERATIONS, Case, in_step, play
+from collectives_play import OPERATIONS, Case, in_step, play, side_by_side
 
 import strata
 from strata import CollectiveMismatch, CollectiveTimeout
@@ -228,23 +228,13 @@ def test_several_threads_wait_for_one_operation(peers):
 
 def loads(group):
     """Threads of one die use one group at once: each call is whole, and in some order."""
-    failed = []
+    def use(_):
+        for _ in range(25):
+            x = strata.ones(5)
+            group.all_reduce(x)
+            assert (x == group.size).all()
 
-    def use():
-        try:
-            for _ in range(25):
-                x = strata.ones(5)
-                group.all_reduce(x)
-                assert (x == group.size).all()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=use) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed[0]
+    side_by_side(3, use)
     in_step(group)
 
 
@@ -254,26 +244,20 @@ def test_threads_share_a_group(peers):
 
 def new_shapes(group):
     """Threads that ask for one new shape at the same time: each runs the plan that it found or made."""
-    failed = []
     together = threading.Barrier(3)
 
-    def use():
+    def use(_):
         try:
             for count in range(30):
                 together.wait(60)
                 x = strata.ones(count + 1)
                 group.all_reduce(x)
                 assert (x == group.size).all()
-        except BaseException as error:
-            failed.append(error)
+        except BaseException:
             together.abort()
+            raise
 
-    threads = [threading.Thread(target=use) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed[0]
+    side_by_side(3, use)
     in_step(group)
 
 

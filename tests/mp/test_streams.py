@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from collectives_play import in_step
+from collectives_play import in_step, side_by_side
 from streaming import COUNT, gated
 
 import strata
@@ -281,33 +281,25 @@ def test_the_current_stream(pair):
 
 def in_threads(group):
     """Threads, each with a stream and a group of its own, and one group that all share."""
-    n, failed = group.size, []
+    n = group.size
     own = [group.subgroup(range(n)) for _ in range(4)]
 
     def use(k):
-        try:
-            with strata.Stream() as s:
-                x = strata.full(COUNT if k % 2 else 6, 1.0)
-                with strata.stream(s):
-                    for _ in range(20):
-                        own[k].all_reduce(x)
-                        s.fill(x, k + 1)
-                        own[k].all_reduce(x)
-                        s.submit(sdma.Batch().nop())
-                        s.fill(x, k)
-                    group.all_reduce(strata.ones(5))
+        with strata.Stream() as s:
+            x = strata.full(COUNT if k % 2 else 6, 1.0)
+            with strata.stream(s):
+                for _ in range(20):
                     own[k].all_reduce(x)
-                s.synchronize()
-                assert (x == k * n).all()
-        except BaseException as error:
-            failed.append(error)
+                    s.fill(x, k + 1)
+                    own[k].all_reduce(x)
+                    s.submit(sdma.Batch().nop())
+                    s.fill(x, k)
+                group.all_reduce(strata.ones(5))
+                own[k].all_reduce(x)
+            s.synchronize()
+            assert (x == k * n).all()
 
-    threads = [threading.Thread(target=use, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed[0]
+    side_by_side(4, use)
     in_step(group)
 
 
@@ -317,30 +309,21 @@ def test_threads_have_streams_of_their_own(peers):
 
 def shared(group):
     """Threads that share a stream and its groups: one order of the stream, and one of each group."""
-    n, failed = group.size, []
-    groups = [group, group.subgroup(range(n))]
+    groups = [group, group.subgroup(range(group.size))]
     s = strata.Stream()
 
     def use(k):
-        try:
-            with strata.stream(s):
-                for turn in range(40):
-                    x = strata.ones(COUNT)
-                    groups[(turn + k) % 2].all_reduce(x, timeout=60)
-                    s.fill(x, k)
-                    event = s.record_event()
-                    if turn % 8 == 0:
-                        event.synchronize()
-                        assert (x == k).all()
-        except BaseException as error:
-            failed.append(error)
+        with strata.stream(s):
+            for turn in range(40):
+                x = strata.ones(COUNT)
+                groups[(turn + k) % 2].all_reduce(x, timeout=60)
+                s.fill(x, k)
+                event = s.record_event()
+                if turn % 8 == 0:
+                    event.synchronize()
+                    assert (x == k).all()
 
-    threads = [threading.Thread(target=use, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed[0]
+    side_by_side(4, use)
     s.synchronize()
     s.close()
     in_step(group)
