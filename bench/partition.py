@@ -28,11 +28,13 @@ from typing import NamedTuple
 import numpy as np
 
 from strata.config import parse_size
+from strata.machine import load
 from strata.plan import Plan, PlanCache, Spec, build
-from strata.plan.cost import CM384, Cost
+from strata.plan.cost import Cost
 from strata.plan.spec import normal
-from strata.plan.topology import CM384 as TWO_NODES
 from strata.plan.topology import L1, SIO
+
+TWO_NODES, CM384 = load("cm384").place, load("cm384").cost
 
 DIES = 32
 BUDGETS = (8, 12, 16, 17, 18, 19, 20, 22, 24, 28, 31, 32, 36, 40, 44, 48)

@@ -9,13 +9,12 @@ from typing import Any
 
 from strata import config
 from strata.errors import ConfigError, InvalidArgument
+from strata.machine import Machine, load
 from strata.plan import algorithms
-from strata.plan import cost as costs
-from strata.plan.model import CM384_MODEL
 from strata.plan.select import Ask, Choice, Settings, check, choose
 from strata.plan.spec import OPERATIONS, Spec
 from strata.plan.table import Table
-from strata.plan.topology import CM384, HOST, Topology
+from strata.plan.topology import HOST, Topology
 
 __all__ = ["Selector", "machine", "settings", "workers"]
 
@@ -72,18 +71,14 @@ def workers(ndies: int) -> int:
     return wanted if wanted != config.AUTO else max(1, len(os.sched_getaffinity(0)) // ndies)
 
 
-def machine(name: str) -> Settings:
-    """"host": ``settings()``; "cm384": CloudMatrix384, 48 cores a die.  InvalidArgument for another name."""
-    if name == "host":
-        return settings()
-    if name != "cm384":
-        raise InvalidArgument(f"machine {name!r} is not known; there are host and cm384")
-    return _cm384()
+def machine(name: str | Machine) -> Settings:
+    """"host": ``settings()``; else what selection goes by on a machine that ``strata.machine.load`` knows."""
+    return settings() if name == "host" else _of(load(name))
 
 
-@functools.lru_cache(1)
-def _cm384() -> Settings:
-    return Settings(topology=CM384, cost=costs.CM384, model=CM384_MODEL, cores=48)
+@functools.lru_cache(16)
+def _of(found: Machine) -> Settings:
+    return Settings(topology=found.place, cost=found.cost, model=found.model, cores=found.die.cores)
 
 
 class Selector:

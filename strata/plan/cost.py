@@ -75,23 +75,3 @@ class Cost:
 
 # One core of a common server; what a die does is measured, not taken from here.
 HOST = Cost(alpha_us=(0.2,) * 4, gbps=(10.0,) * 4, unit_bytes=(512 * KIB,) * 4)
-
-# A die of CloudMatrix384.  M2: measured, read second-hand; S: specification; D: derived; A: assumed.
-CM384 = Cost(
-    alpha_us=(
-        0.15,  # A: local memory, 0.15 to 0.2
-        0.2,  # M2: StrataCL; 0.218 by UBEP
-        0.7,  # M2: StrataCL; 0.929 by UBEP
-        2.1,  # M2: StrataCL; 2.5 by UBEP
-    ),
-    # D: what 24 cores fill (M2, StrataCL: 24 of 48 cores reach 95 % of a port), by 24: local copies, which
-    # read and write, 1600 (S) / 2; one peer 210, 170 and 150 (M2, StrataCL)
-    gbps=(33.0, 8.75, 7.1, 6.25),
-    # D: 32 members x 128 MiB are some 1000 units, 20 to 40 a core; start-up is below 0.4 % of each.  A local
-    # unit lasts about as long as a far one.
-    unit_bytes=(16 * MIB, 4 * MIB, 4 * MIB, 4 * MIB),
-    # D: 24 cores have all that one peer gives
-    cap=(NO_CAP, 24, 24, 24),
-    sio_gbps=270.0,  # S: 540 a package, both directions
-    ub_gbps=196.0,  # S: 7 planes of 28
-)

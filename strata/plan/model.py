@@ -76,22 +76,6 @@ HOST_MODEL = Model(
     engine=Engine(descriptor_us=0.05, handover_us=30.0),
 )  # fmt: skip
 
-# Tiers and rates: StrataCL, observation 3 (measured, second-hand).  sync, entry, loss and backlog are fitted to
-# the paper's ring against full mesh (4.5 times at 64 KiB, even at 16 MiB, 6 % at 1 GiB): a fit, no validation.
-# D: derived; S: specification.
-CM384_MODEL = Model(
-    "cm384", 1.463, 0.6, (800.0, 210.0, 170.0, 150.0), 196.0, 1600.0, loss=0.0785, backlog_bytes=3.4 * (1 << 20),
-    engine=Engine(
-        # D: some 90 us (StrataCL) for an all_gather of 32 ranks x 128 MiB, 83 descriptors on each of 48 cores
-        descriptor_us=1.1,
-        # D: 3.1 us a block across nodes (HIXL's benchmarks, device-side SDMA, fit over 8 sizes) less 2.1 of distance
-        handover_us=1.0,
-        share=0.92,  # fitted to StrataCL's latency of +9 % in that operation
-        block_bytes=1 << 20,  # S: what hicann/shmem submits
-        reduces=False,  # S: its descriptors copy or prefetch
-    ),
-)  # fmt: skip
-
 
 def estimate(algorithm: Algorithm, spec: Spec, cores: int, topology: Topology, cost: Cost, model: Model,
              descriptors: int | None = None) -> float:  # fmt: skip

@@ -59,4 +59,3 @@ def _seen(topology: Topology, rank: int, nranks: int) -> np.ndarray:
 
 
 HOST = Topology(2, 16, flat=True)  # one memory; its packages and nodes are what hierarchical algorithms go by
-CM384 = Topology(2, 16)

@@ -10,13 +10,16 @@ from test_plan_reference import expected, memory, sources
 
 from strata.errors import InvalidArgument
 from strata.exec import reference
+from strata.machine import load
 from strata.plan import algorithms, build, operations
 from strata.plan.algorithms import trees
 from strata.plan.algorithms.hierarchical import nested
 from strata.plan.cost import HOST, Cost
 from strata.plan.records import ATOMIC, NONE, OP_NAMES, SCRATCH
 from strata.plan.spec import REDUCTIONS, ROOTED, normal
-from strata.plan.topology import CM384, Topology
+from strata.plan.topology import Topology
+
+CM384 = load("cm384").place
 
 ALL = [name for name in algorithms.names() if name != "full_mesh"]
 AVG = OP_NAMES.index("avg")

@@ -12,9 +12,11 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import partition  # noqa: E402
 
+from strata.machine import load  # noqa: E402
 from strata.plan import build  # noqa: E402
-from strata.plan.cost import CM384, Cost  # noqa: E402
-from strata.plan.topology import CM384 as TWO_NODES  # noqa: E402
+from strata.plan.cost import Cost  # noqa: E402
+
+TWO_NODES, CM384 = load("cm384").place, load("cm384").cost
 
 FREE = Cost(CM384.alpha_us, CM384.gbps, CM384.unit_bytes)
 

@@ -5,11 +5,14 @@ import pytest
 
 from strata import selection
 from strata.errors import InvalidArgument
+from strata.machine import load
 from strata.plan import algorithms, build
 from strata.plan import cost as costs
 from strata.plan.model import estimate
 from strata.plan.ports import IN, OUT, SIO_PORT, UB_PORT, port_ps, predicted_ps, traffic
-from strata.plan.topology import CM384
+
+MACHINE = load("cm384")
+CM384, CM384_COST = MACHINE.place, MACHINE.cost
 
 ALL_GATHER = cases.spec("all_gather", 128 << 20, 32, itemsize=1)
 
@@ -51,25 +54,25 @@ def test_members_with_empty_shares_do_not_wait_longer():
 
 
 def test_units_of_a_large_operation_and_their_start_ups():
-    plan = build(ALL_GATHER, 5, 24, cost=costs.CM384, topology=CM384)
+    plan = build(ALL_GATHER, 5, 24, cost=CM384_COST, topology=CM384)
     assert 20 * 24 <= len(plan.units) <= 64 * 24
-    for alpha, gbps, nbytes in zip(costs.CM384.alpha_us, costs.CM384.gbps, costs.CM384.unit_bytes, strict=True):
+    for alpha, gbps, nbytes in zip(CM384_COST.alpha_us, CM384_COST.gbps, CM384_COST.unit_bytes, strict=True):
         assert alpha < 0.004 * nbytes / (gbps * 1e3)
     assert plan.makespan_ps <= 1.02 * plan.bound_ps
 
 
 def test_bytes_through_ports():
-    plans = [build(ALL_GATHER, r, 48, cost=costs.CM384, topology=CM384) for r in range(32)]
+    plans = [build(ALL_GATHER, r, 48, cost=CM384_COST, topology=CM384) for r in range(32)]
     found = traffic(plans, CM384)
     assert (found[:, SIO_PORT] == 128 << 20).all() and (found[:, UB_PORT] == 30 * (128 << 20)).all()
     mine = traffic(plans[:1], CM384)
     assert mine[0, UB_PORT].tolist() == [30 * (128 << 20), 0] and mine[1, SIO_PORT, OUT] == 128 << 20
     assert mine[1:, :, IN].sum() == 0
     us = 30 * (128 << 20) / 196e3
-    assert port_ps(plans, costs.CM384, CM384) == pytest.approx(us * 1e6, rel=1e-9)
-    assert predicted_ps(plans, costs.CM384, CM384) / 1e6 == pytest.approx(us, rel=1e-9)  # 48 cores: ports are full
-    few = [build(ALL_GATHER, r, 8, cost=costs.CM384, topology=CM384) for r in range(2)]
-    assert predicted_ps(few, costs.CM384, CM384) == max(p.makespan_ps for p in few)
+    assert port_ps(plans, CM384_COST, CM384) == pytest.approx(us * 1e6, rel=1e-9)
+    assert predicted_ps(plans, CM384_COST, CM384) / 1e6 == pytest.approx(us, rel=1e-9)  # 48 cores: ports are full
+    few = [build(ALL_GATHER, r, 8, cost=CM384_COST, topology=CM384) for r in range(2)]
+    assert predicted_ps(few, CM384_COST, CM384) == max(p.makespan_ps for p in few)
     assert port_ps(plans, costs.HOST, CM384).max() == 0
 
 

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import InvalidArgument
+from strata.machine import load
 from strata.plan import moe
-from strata.plan.cost import CM384 as COST
 from strata.plan.schedule import schedule
 from strata.plan.spec import Spec
-from strata.plan.topology import CM384
+
+CM384 = load("cm384")
 
 
 def routed(chance, dies, tokens, experts, topk, masked=0.2):
@@ -63,7 +64,8 @@ def test_the_schedulers_input_does_not_grow_with_tokens():
         slices = moe.windows(routing, die_of).slices(3, 7168)
         sizes[tokens] = len(slices)
         spec = Spec("all_to_all_v", itemsize=1, nranks=dies)
-        made = schedule(slices, spec, 3, 24, policy="balanced", cost=COST, tiers=CM384.seen(3, dies), local_first=False)
+        tiers = CM384.place.seen(3, dies)
+        made = schedule(slices, spec, 3, 24, policy="balanced", cost=CM384.cost, tiers=tiers, local_first=False)
         assert made.units["bytes"].sum() == slices["bytes"].sum()
         assert 3 * made.makespan_ps <= 4 * made.bound_ps
     assert max(sizes.values()) <= dies * 4  # windows: sources by experts of the die
