@@ -61,9 +61,8 @@ class ModelRing:
 class Model:
     """What memory, flags, rings and submissions must be."""
 
-    turn = 0  # index of the ring that comes first in the next round: of the process, since the engine is
-
-    def __init__(self):
+    def __init__(self, turn):
+        self.turn = turn  # index of the ring that comes first in the next round
         at = np.arange(MEMORY)
         self.memory = ((at * 7 + (at >> 4) * 13) & 0xFF).astype("u1")
         self.flags = [0] * NFLAGS
@@ -73,14 +72,17 @@ class Model:
         self.count = dict.fromkeys(("descriptors", "failed", "notifies", "gates"), 0)
 
     def round(self):
-        most, first = EMPTY, Model.turn
+        most, first = EMPTY, self.turn
         for index in sorted(self.active, key=lambda i: (i < first, i)):
-            turn = self.take_turn(self.rings[index]) if index in self.rings else EMPTY
+            if index not in self.rings:  # closed with its last turn just behind it: it has none, and is not the first
+                self.active.discard(index)
+                continue
+            turn = self.take_turn(self.rings[index])
             if turn == EMPTY:
                 self.active.discard(index)
             most = max(most, turn)
-            if Model.turn == first:
-                Model.turn = (index + 1) % 1024
+            if self.turn == first:
+                self.turn = (index + 1) % 1024
         return most
 
     def take_turn(self, ring):
