@@ -11,7 +11,9 @@ submit; its first byte comes a hand-over and a descriptor later, and it ends no 
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,30 +101,67 @@ def members(spec: Spec) -> set[int]:
     return {spec.root, (spec.root + 1) % n, (spec.root - 1) % n, (spec.root + half) % n}
 
 
+class _Step(NamedTuple):
+    """What a member moves in one step: slices, peers, bytes, what those peers and a core give (GB/s), start-up."""
+
+    moving: np.ndarray
+    peers: int
+    nbytes: int
+    links: float
+    core_gbps: float
+    begins: float
+
+
 def _member(algorithm: Algorithm, spec: Spec, rank: int, cores: int, topology: Topology, cost: Cost,
             model: Model, engine: Engine | None, submission: float) -> float:  # fmt: skip
-    slices = algorithm.slices(spec, rank, topology)
-    moving = slices[slices["kind"] != SYNC_SLICE]
-    waits = len(set(slices["step"][slices["wait_flag"] != NONE].tolist()))
-    depth = max(waits, algorithm.depth(spec, topology)) if algorithm.depth else waits
+    shape = _shape if spec.counts is None else _shape.__wrapped__
+    moving, depth, steps = shape(algorithm, spec, rank, topology, cost, model)
     crowd = max(1.0, spec.nranks / model.cpus) if model.cpus else 1.0
     time = (model.entry_us + depth * model.sync_us) * crowd
     memory = model.memory_gbps * 1e3 * (engine.share if engine else 1.0)
     handover = engine.handover_us if engine else 0.0
     if model.cpus:  # which submit before they move
         return time + crowd * (handover + submission + len(moving) * model.slice_us + _touched(moving) / memory)
-    tier = np.asarray(topology.tiers(rank, moving["peer"].astype(np.int64)))
     served = _served(algorithm, spec, topology) if spec.operation in ROOTED else {}
-    far = moving["peer"] != rank
-    steps, moves = np.unique(moving["step"][far]), 0.0
-    for step in steps:
-        here = far & (moving["step"] == step)
-        moves += max(_step_us(moving[here], tier[here], cores, cost, model, engine),
-                     _shared_us(moving[here], int(step), served, model))  # fmt: skip
+    moves = sum(max(_step_us(step, cores, model, engine), _shared_us(step.moving, served, model)) for step in steps)
     moves *= max(1.0, (depth + 1) / max(len(steps), 1))  # other members' steps before its own
     if engine:
         time, moves = time + handover + engine.descriptor_us, max(moves, submission / cores)
-    return time + moves + 2 * int(moving["bytes"][~far].sum()) / memory
+    return time + moves + 2 * int(moving["bytes"][moving["peer"] == rank].sum()) / memory
+
+
+@functools.lru_cache(8)
+def _shape(algorithm: Algorithm, spec: Spec, rank: int, topology: Topology, cost: Cost,
+           model: Model) -> tuple[np.ndarray, int, list[_Step]]:  # fmt: skip
+    """What a member moves, SLICE_DTYPE; after how many synchronisations; what of it is far, by steps.  Kept while
+    budgets of cores are compared."""
+    slices = algorithm.slices(spec, rank, topology)
+    depth = len(set(slices["step"][slices["wait_flag"] != NONE].tolist()))
+    if algorithm.depth:
+        depth = max(depth, (_depth if spec.counts is None else _depth.__wrapped__)(algorithm, spec, topology))
+    moving = slices[slices["kind"] != SYNC_SLICE]
+    if model.cpus:
+        return moving, depth, []
+    far = moving[moving["peer"] != rank]
+    far = far[np.argsort(far["step"], kind="stable")]
+    tier = np.asarray(topology.tiers(rank, far["peer"].astype(np.int64)))
+    ends = np.flatnonzero(np.diff(far["step"].astype(np.int64))) + 1
+    bounds = [0, *ends.tolist(), len(far)] if len(far) else []
+    return moving, depth, [_step(far[a:b], tier[a:b].tolist(), cost, model) for a, b in itertools.pairwise(bounds)]
+
+
+def _step(moving: np.ndarray, tier: list[int], cost: Cost, model: Model) -> _Step:
+    first = dict(zip(moving["peer"].tolist(), tier, strict=True))
+    tiers = set(tier)
+    begins = 0.0 if (moving["wait_flag"] != NONE).all() else max(cost.alpha_us[t] for t in tiers)
+    return _Step(moving, len(first), int(moving["bytes"].sum()), sum(model.link_gbps[t] for t in first.values()),
+                 max(cost.gbps[t] for t in tiers), begins)  # fmt: skip
+
+
+@functools.lru_cache(64)
+def _depth(algorithm: Algorithm, spec: Spec, topology: Topology) -> int:
+    assert algorithm.depth is not None
+    return algorithm.depth(spec, topology)
 
 
 @functools.lru_cache(16)
@@ -142,11 +181,10 @@ def _served(algorithm: Algorithm, spec: Spec, topology: Topology) -> dict[tuple[
     return found
 
 
-def _shared_us(moving: np.ndarray, step: int, served: dict[tuple[int, int, int], tuple[int, int]],
-               model: Model) -> float:  # fmt: skip
+def _shared_us(moving: np.ndarray, served: dict[tuple[int, int, int], tuple[int, int]], model: Model) -> float:
     """Until the busiest of a step's peers has served all that it serves."""
     time = 0.0
-    for kind, peer in {(int(s["kind"]), int(s["peer"])) for s in moving} if served else ():
+    for kind, step, peer in set(moving[["kind", "step", "peer"]].tolist()) if served else ():
         nbytes, members = served.get((kind, step, peer), (0, 0))
         if members > 1:
             time = max(time, nbytes / (_port_gbps(members, nbytes / members, model) * 1e3))
@@ -172,15 +210,8 @@ def _touched(moving: np.ndarray) -> int:
     return read + written
 
 
-def _step_us(moving: np.ndarray, tier: np.ndarray, cores: int, cost: Cost, model: Model,
-             engine: Engine | None) -> float:  # fmt: skip
-    peers = np.unique(moving["peer"])
-    nbytes = int(moving["bytes"].sum())
-    tiers = np.unique(tier)
-    first = {int(p): int(t) for p, t in zip(moving["peer"], tier, strict=True)}
-    links = sum(model.link_gbps[t] for t in first.values())
-    port = _port_gbps(min(len(peers), cores), nbytes / len(peers), model)
-    rate = min(links, port)
-    rate = rate * engine.share if engine else min(rate, cores * max(cost.gbps[t] for t in tiers))
-    begins = 0.0 if (moving["wait_flag"] != NONE).all() else max(cost.alpha_us[t] for t in tiers)
-    return float(begins + nbytes / (rate * 1e3))
+def _step_us(step: _Step, cores: int, model: Model, engine: Engine | None) -> float:
+    port = _port_gbps(min(step.peers, cores), step.nbytes / step.peers, model)
+    rate = min(step.links, port)
+    rate = rate * engine.share if engine else min(rate, cores * step.core_gbps)
+    return float(step.begins + step.nbytes / (rate * 1e3))

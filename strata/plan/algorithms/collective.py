@@ -120,10 +120,12 @@ class Along:
 
 def longest(trees: t.Trees) -> int:
     """Edges of the longest way from an origin to a member."""
-    member, block = np.nonzero(trees.parent >= 0)
-    depth, found = 0, trees.parent[member, block]
-    while len(member):
-        depth += 1
-        further = trees.parent[found, block] >= 0
-        member, block, found = member[further], block[further], trees.parent[found, block][further]
-    return depth
+    everyone = np.arange(len(trees.parent))[:, None]
+    block = np.arange(trees.parent.shape[1])
+    up = np.where(trees.parent >= 0, trees.parent, everyone)
+    edges = (trees.parent >= 0).astype(np.int64)
+    while True:  # each round looks twice as far; an origin is its own parent, and no edge away
+        further = edges[up, block]
+        if not further.any():
+            return int(edges.max(initial=0))
+        edges, up = edges + further, up[up, block]
