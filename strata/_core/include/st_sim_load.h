@@ -1,0 +1,170 @@
+/* A simulation before it runs: which links can limit anything, which bounds there are, how large sets get.
+ *
+ * A link is left out where that changes no rate: all flows that could be on it at a time would not fill it at their
+ * bounds; or one lane alone flows through it, so that it is a bound of that lane's flows (what one die gives another,
+ * mostly).  Ports with a loss and pools always count. */
+#ifndef ST_SIM_LOAD_H
+#define ST_SIM_LOAD_H
+
+#include <string.h>
+
+#include "st_sim_types.h"
+
+/* The lane that was counted last is over. */
+static inline void st_sim_close_lane(struct st_sim_link *l)
+{
+    l->all_uses += l->lane_uses;
+    l->all_most += l->lane_most;
+    l->lane_uses = 0;
+    l->lane_most = 0.0;
+}
+
+static inline void st_sim_count_use(struct st_sim_link *l, uint32_t lane, uint32_t task, double most)
+{
+    if (l->lane != lane + 1) {
+        st_sim_close_lane(l);
+        l->lane = lane + 1;
+        l->lanes++;
+        l->task = ST_SIM_NONE;
+    }
+    if (l->task != task) {
+        l->task = task;
+        l->uses = 0;
+        l->most = 0.0;
+    }
+    l->uses++;
+    l->most += most;
+    l->lane_uses = l->uses > l->lane_uses ? l->uses : l->lane_uses;
+    l->lane_most = l->most > l->lane_most ? l->most : l->lane_most;
+}
+
+/* One lane alone, and no task through it twice: a bound. */
+static inline int st_sim_is_bound(const struct st_sim *s, uint64_t i)
+{
+    const struct st_timing_link *l = &s->links[i];
+
+    return s->link[i].lanes == 1 && s->link[i].all_uses == 1 && l->kind != ST_LINK_POOL && !(l->loss > 0.0);
+}
+
+static inline void st_sim_number_links(struct st_sim *s)
+{
+    struct st_mm *m = &s->mm;
+    uint32_t set = 0, fanouts = 0;
+
+    m->nlinks = 0;
+    for (uint64_t i = 0; i < s->nlinks; i++) {
+        const struct st_timing_link *given = &s->links[i];
+        struct st_sim_link *l = &s->link[i];
+        int always = given->kind == ST_LINK_POOL || given->loss > 0.0;
+
+        st_sim_close_lane(l);
+        l->solved = l->fanout = ST_SIM_NONE;
+        l->task = 0;
+        if (given->loss > 0.0) {
+            l->fanout = fanouts;
+            s->fanout[fanouts].count = s->counts + fanouts * s->npeers;
+            fanouts++;
+        }
+        if (l->lanes == 0 || st_sim_is_bound(s, i) || (!always && l->all_most <= given->capacity * (1.0 - 1e-12)))
+            continue;
+        l->solved = m->nlinks;
+        m->link[m->nlinks].capacity = given->capacity;
+        m->link[m->nlinks].first = set;
+        m->link[m->nlinks].given = (uint32_t)i;
+        m->nlinks++;
+        set += l->all_uses;
+    }
+    m->link[m->nlinks].first = set; /* where classes' sets begin */
+}
+
+/* The class of a bound, made at its first use. */
+static inline uint32_t st_sim_class(struct st_sim *s, double bound)
+{
+    struct st_mm_link *classes = s->mm.link + s->mm.nlinks;
+    uint64_t bits;
+    uint32_t at;
+
+    memcpy(&bits, &bound, sizeof bits);
+    bits = (bits ^ bits >> 29) * UINT64_C(0x9e3779b97f4a7c15);
+    for (at = (uint32_t)(bits >> 32) & (s->table - 1); s->bounds[at]; at = (at + 1) & (s->table - 1))
+        if (classes[s->bounds[at] - 1].capacity == bound)
+            return s->bounds[at] - 1;
+    s->bounds[at] = ++s->nclasses;
+    classes[s->nclasses - 1].capacity = bound;
+    return s->nclasses - 1;
+}
+
+/* The task's own bound, and that of links that are its lane's alone. */
+static inline double st_sim_bound(const struct st_sim *s, const struct st_timing_task *t)
+{
+    double bound = t->bound;
+
+    for (uint32_t u = t->use_first; u < t->use_first + t->nuse; u++)
+        if (s->uses[u].weight > 0.0 && st_sim_is_bound(s, s->uses[u].link)) {
+            double most = s->links[s->uses[u].link].capacity / s->uses[u].weight;
+
+            bound = most < bound ? most : bound;
+        }
+    return bound;
+}
+
+static inline void st_sim_number_bounds(struct st_sim *s)
+{
+    uint32_t set = s->mm.link[s->mm.nlinks].first;
+    struct st_mm_link *classes = s->mm.link + s->mm.nlinks;
+
+    for (uint32_t i = 0; i < s->nlanes; i++)
+        for (uint32_t t = s->lanes[i].first; t < s->lanes[i].first + s->lanes[i].count; t++) {
+            uint32_t c;
+
+            if (!(s->tasks[t].work > 0.0))
+                continue;
+            c = s->bound[t] = st_sim_class(s, st_sim_bound(s, &s->tasks[t]));
+            if (s->class_lane[c] != i + 1) {
+                s->class_lane[c] = i + 1;
+                classes[c].open++; /* lanes, and so its flows at a time */
+            }
+        }
+    for (uint32_t c = 0; c < s->nclasses; c++) {
+        classes[c].first = set;
+        set += classes[c].open;
+    }
+}
+
+static inline void st_sim_load(struct st_sim *s)
+{
+    for (uint32_t i = 0; i < s->nlanes; i++)
+        for (uint32_t t = s->lanes[i].first; t < s->lanes[i].first + s->lanes[i].count; t++) {
+            const struct st_timing_task *task = &s->tasks[t];
+
+            if (!(task->work > 0.0))
+                continue;
+            for (uint32_t u = task->use_first; u < task->use_first + task->nuse; u++)
+                if (s->uses[u].weight > 0.0)
+                    st_sim_count_use(&s->link[s->uses[u].link], i, t, s->uses[u].weight * task->bound);
+        }
+    st_sim_number_links(s);
+    st_sim_number_bounds(s);
+    for (uint32_t n = 0; n <= s->npeers; n++)
+        s->log2_of[n] = n ? st_fanout_log2(n) : 0.0;
+    for (uint64_t f = 0; f < s->nflags; f++) {
+        s->raised[f] = ST_TIMING_NONE;
+        s->need[f] = s->flags[f].need;
+    }
+    for (uint64_t r = 0; r < s->nrendezvous; r++) {
+        s->meeting[r] = s->rendezvous[r].count;
+        for (uint32_t i = s->rendezvous[r].first; i < s->rendezvous[r].first + s->rendezvous[r].count; i++)
+            s->member_of[s->members[i].arrive] = i;
+    }
+    memset(s->times, 0xff, s->ntasks * sizeof *s->times); /* ST_TIMING_NONE */
+    for (uint32_t i = 0; i < s->nlanes; i++) {
+        s->lane[i].at = s->lanes[i].first;
+        s->lane[i].end = s->lanes[i].first + s->lanes[i].count;
+        s->lane[i].flow = ST_SIM_NONE;
+        s->undone += s->lanes[i].count;
+    }
+    s->digest = UINT64_C(0x9ae16a3b2f90404f);
+    s->soonest = ST_SIM_NEVER;
+}
+
+#endif

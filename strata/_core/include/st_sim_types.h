@@ -1,0 +1,123 @@
+/* What a simulation holds: what is given, what it works on, what it finds.  Memory is the caller's. */
+#ifndef ST_SIM_TYPES_H
+#define ST_SIM_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "st_fanout.h"
+#include "st_maxmin.h"
+#include "st_timing.h"
+
+#define ST_SIM_NONE 0xffffffffu
+#define ST_SIM_NEVER INT64_MAX
+#define ST_SIM_MOST (INT64_C(1) << 53)   /* ps: no wait, hold or latency is longer */
+#define ST_SIM_LAST (INT64_C(1) << 61)   /* ps: nothing happens later */
+
+enum st_sim_status {
+    ST_SIM_OK = 0,
+    ST_SIM_MORE = 1,      /* not through yet: call again */
+    ST_SIM_EDEADLOCK = 2, /* tasks remain, and nothing will happen */
+    ST_SIM_ETIME = 3,     /* something happens after ST_SIM_LAST */
+    ST_SIM_ERESIDUAL = 4  /* rates fail the certificate: a bug */
+};
+
+/* Kinds of events, in the order in which those of one instant are handled. */
+enum st_sim_event {
+    ST_SIM_DONE = 0,  /* a lane's flow has done its work */
+    ST_SIM_START = 1, /* a member of a rendezvous is let go */
+    ST_SIM_TAKEN = 2, /* a lane's first task has waited: it holds its core from now on */
+    ST_SIM_FLOW = 3   /* a task's latency has passed */
+};
+
+struct st_sim_due {
+    int64_t time;
+    uint64_t what; /* event << 32 | lane or member */
+};
+
+struct st_sim_lane {
+    uint32_t at;     /* task in steps 1 to 3 */
+    uint32_t end;
+    uint32_t flow;   /* slot of what flows, or ST_SIM_NONE */
+    uint32_t waiter; /* next lane that waits for the same flag, + 1 */
+    uint8_t blocked; /* `at` would flow, but for the task before it */
+    uint8_t holds;   /* a core */
+    uint8_t pad[2];
+};
+
+struct st_sim_slot { /* a flow, by the number it has in st_mm */
+    double left;     /* of its work, at `since` */
+    double rate;
+    int64_t since;
+    uint32_t lane;
+    uint32_t task;
+};
+
+struct st_sim_link { /* of each given link */
+    uint32_t solved; /* its number in st_mm; ST_SIM_NONE: it limits nothing, or one flow's bound alone */
+    uint32_t fanout; /* or ST_SIM_NONE */
+    int32_t held;    /* of pools: cores */
+    uint32_t lane, task, uses, lane_uses, all_uses, lanes; /* counted at the start */
+    double most, lane_most, all_most;                      /* of weight * bound: of a task, a lane, all lanes */
+    double load, fastest; /* certificate */
+};
+
+struct st_sim {
+    /* given */
+    const struct st_timing_link *links;
+    const struct st_timing_use *uses;
+    const struct st_timing_task *tasks;
+    const struct st_timing_lane *lanes;
+    const struct st_timing_flag *flags;
+    const struct st_timing_member *members;
+    const struct st_timing_rendezvous *rendezvous;
+    uint64_t nlinks, nuses, ntasks, nlanes, nflags, nmembers, nrendezvous;
+    int32_t package, node;
+    int flat, check;
+    int64_t window;
+
+    /* counted: st_sim_count */
+    uint64_t total_uses; /* of all tasks that flow */
+    uint64_t npeers, nfanouts;
+    uint32_t most_uses;
+    uint32_t table; /* size of the table of bounds */
+
+    /* found */
+    struct st_timing_times *times;
+    int64_t *raised;
+    int64_t now, end;
+    uint64_t digest, events, batches, solves;
+    uint64_t undone; /* tasks */
+    double residual;
+
+    /* its own: st_sim_arena.h */
+    struct st_mm mm;
+    struct st_sim_link *link;
+    struct st_fanout *fanout;
+    uint32_t *counts; /* of fan-outs */
+    double *log2_of;
+    struct st_sim_lane *lane;
+    struct st_sim_slot *slot;
+    int64_t *finish;     /* of each slot */
+    uint32_t *free_slot;
+    uint32_t nfree, nslots;
+    uint32_t stamp;      /* of st_sim_link.task while it runs: a flow is counted once a link */
+    uint32_t *bound;     /* of each task: class; before all is set up, the task's lane + 1 */
+    uint32_t *bounds;    /* open hash table of classes, + 1 */
+    uint32_t nclasses;
+    uint32_t *class_lane; /* last lane that was counted */
+    int32_t *need;       /* posts of each flag */
+    uint32_t *waiters;   /* of each flag: first lane + 1 */
+    uint32_t *member_of; /* of each flag: the member that arrives with it */
+    uint32_t *meeting;   /* of each rendezvous: members that have not arrived */
+    int64_t *let_go;     /* of each member: when */
+    struct st_sim_due *due; /* heap */
+    uint64_t ndue;
+    struct st_sim_due *batch;
+    uint64_t nbatch;
+    int64_t soonest;     /* finish of a flow */
+    int dirty;           /* what flows, or a pool, has changed */
+    int begun, error;
+};
+
+#endif
