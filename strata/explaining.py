@@ -54,7 +54,8 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
     """How an operation of ``nbytes`` per rank would be carried out, and why; nothing is run.
 
     ``ranks``    members (default: the world's)
-    ``machine``  "host": this one, with its options and table; "cm384": CloudMatrix384
+    ``machine``  "host": this one, with its options and table; "cm384": CloudMatrix384, or what else
+                 ``strata.machine.load`` knows
     ``algorithm``, ``path``, ``cores``, ``partition``  as of the collectives: None leaves it to the library
     ``overlap``  other work is to be done meanwhile, as with async_op=True
 

@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--overlap", action="store_true", help="other work is to be done meanwhile: the choice of path goes by it")
     add("--cores", type=int, help="cores of a die (default: the library's choice)")
     add("--partition", choices=("balanced", "naive"), help="how units are shared among cores")
-    add("--machine", choices=("host", "cm384"), default="host", help="whose distances and costs (default host)")
+    add("--machine", default="host", metavar="NAME", help="whose costs: cm384, a .toml file (default host)")
     add("--load", metavar="FILE", help="plans from a file instead of an operation")
     add("--msccl", metavar="FILE", help="an MSCCL XML algorithm instead of the library's")
     add("--mscclpp", metavar="FILE", help="an MSCCL++ JSON execution plan instead of the library's")

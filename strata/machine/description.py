@@ -31,6 +31,7 @@ GRADES = {
     "A": "assumed",
     "F": "fitted to published results",
 }
+REPLACED = "A", "set by Machine.replace"
 
 
 def _at(least: float, most: float = 1e18, default: Any = dataclasses.MISSING) -> Any:
@@ -210,8 +211,8 @@ class Machine:
         )  # fmt: skip
 
     def replace(self, **constants: Any) -> Machine:
-        """A machine with other constants: ``replace(**{"die.ub_gbps": 98.0, "tier.l2.alpha_us": 4.2})``.
-        InvalidArgument for a name that is none, or a value out of range."""
+        """A machine with other constants: ``replace(**{"die.ub_gbps": 98.0, "tier.l2.alpha_us": 4.2})``, whose
+        sources say so.  InvalidArgument for a name that is none, or a value out of range."""
         made = self
         for name, value in constants.items():
             made = _with(made, name, value)
@@ -236,6 +237,7 @@ def _with(machine: Machine, name: str, value: Any) -> Machine:
         there = ", ".join(machine.constants())
         raise InvalidArgument(f"machine {machine.name} has no constant {name!r}; there are {there}")
     value = _checked(machine.name, name, known[key], value)
+    machine = dataclasses.replace(machine, sources={**machine.sources, name: REPLACED})
     if section.startswith("tier."):
         index = TIER_NAMES.index(section[5:])
         tiers = list(machine.tiers)
@@ -247,7 +249,7 @@ def _with(machine: Machine, name: str, value: Any) -> Machine:
 def _checked(where: str, name: str, known: Any, value: Any) -> Any:
     """A constant of its field's type, within its range."""
     kind = {"int": int, "float": float, "bool": bool}[known.type]
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 1 << 64:
         value = float(value)
     least, most = known.metadata["least"], known.metadata["most"]
     if type(value) is not kind or (kind is float and not math.isfinite(value)) or not least <= value <= most:
@@ -274,7 +276,7 @@ def _section(where: str, name: str, kind: type, table: Any, sources: dict[str, t
             form = "{ value = ..., grade = ..., source = ... }"
             raise InvalidArgument(f"{where}: {name}.{key} is {entry!r}, not {form}")
         grade, source = entry["grade"], entry["source"]
-        if grade not in GRADES or not isinstance(source, str) or not source.strip():
+        if not isinstance(grade, str) or grade not in GRADES or not isinstance(source, str) or not source.strip():
             raise InvalidArgument(f"{where}: {name}.{key} has grade {grade!r} and source {source!r}: a grade of "
                                   f"{', '.join(GRADES)} and a text are expected")  # fmt: skip
         values[key] = _checked(where, f"{name}.{key}", known[key], entry["value"])
@@ -286,7 +288,7 @@ def parse(text: str, where: str = "machine") -> Machine:
     """A machine from TOML; InvalidArgument names the constant that is missing, unknown or out of range."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{where} is no TOML: {error}") from None
     unknown = sorted(set(data) - {"name", "title", "tier", *SECTIONS})
     missing = sorted({"name", "tier", *SECTIONS} - set(OPTIONAL) - set(data))
@@ -294,8 +296,8 @@ def parse(text: str, where: str = "machine") -> Machine:
         what = f"unknown {', '.join(unknown)}" if unknown else f"without {', '.join(missing)}"
         raise InvalidArgument(f"{where}: {what}; a machine has name, title, tier, {', '.join(SECTIONS)}")
     for key in ("name", "title"):
-        if not isinstance(data.get(key, ""), str):
-            raise InvalidArgument(f"{where}: {key} is {data[key]!r}, not a text")
+        if not isinstance(data.get(key, "-"), str) or not data.get(key, "-").strip():
+            raise InvalidArgument(f"{where}: {key} is {data[key]!r}: a text is expected")
     sources: dict[str, tuple[str, str]] = {}
     parts = {n: _section(where, n, kind, data[n], sources) if n in data else None for n, kind in SECTIONS.items()}
     if not isinstance(data["tier"], dict) or set(data["tier"]) != set(TIER_NAMES):
