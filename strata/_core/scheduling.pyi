@@ -16,9 +16,18 @@ def schedule(
     operand_dtype: np.dtype[Any],
     *,
     rank: int,
-    cores: int,
-    balanced: bool,
-    local_first: bool,
-    dtype: int,
-    itemsize: int,
+    **options: Any,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, int]: ...
+def schedule_all(
+    slices: list[np.ndarray],
+    tiers: list[np.ndarray],
+    alpha: np.ndarray,
+    rate: np.ndarray,
+    unit: np.ndarray,
+    cap: np.ndarray,
+    unit_dtype: np.dtype[Any],
+    operand_dtype: np.dtype[Any],
+    *,
+    ranks: list[int],
+    **options: Any,
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, int]]: ...

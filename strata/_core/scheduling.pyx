@@ -2,6 +2,7 @@
 
 cimport numpy as cnp
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.ref cimport Py_INCREF, PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
@@ -10,6 +11,11 @@ import numpy as np
 from strata.errors import InvalidArgument
 
 cnp.import_array()
+
+
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_NewFromDescr(type subtype, cnp.dtype descr, int nd, const cnp.npy_intp *dims,
+                                const cnp.npy_intp *strides, void *data, int flags, PyObject *prototype)
 
 
 cdef extern from "st_plan.h" nogil:
@@ -77,6 +83,9 @@ cdef extern from "st_schedule.h" nogil:
         st_sched_key *keys
         st_sched_key *spare
         uint32_t mask
+        uint32_t *at
+        uint32_t *met
+        uint32_t *number
         st_unit *units
         st_operand *out
         uint32_t *begin
@@ -93,12 +102,16 @@ cdef extern from "st_schedule.h" nogil:
 
 cdef extern from "st_schedule_write.h" nogil:
     int st_sched_walk(st_sched *s, int fill) noexcept
-    void st_sched_stripes(st_sched *s, uint32_t *at, uint32_t *met, uint32_t *number) noexcept
+    void st_sched_stripes(st_sched *s) noexcept
     void st_sched_extents(st_sched *s) noexcept
 
 
 MAX_UNITS = ST_SCHED_MAX_UNITS  # of a die, beyond a few for each bundle; larger operations get larger units
 LEAST_UNIT = ST_SCHED_LEAST     # bytes; balancing cuts no finer
+
+cdef enum:
+    PIECE = 16 << 20  # bytes of memory that plans share
+    LARGE_PAGE = 2 << 20
 
 cdef tuple WRONG = (  # enum st_sched_status
     "",
@@ -119,7 +132,7 @@ cdef tuple WRONG = (  # enum st_sched_status
 
 
 cdef class _Room:
-    """Memory of one call, given out in pieces."""
+    """Memory of a call, given out in pieces; taken anew where the next die needs no more."""
 
     cdef char *base
     cdef size_t at, size
@@ -128,6 +141,11 @@ cdef class _Room:
         PyMem_RawFree(self.base)
 
     cdef int take(self, size_t bytes) except -1:
+        self.at = 0
+        if bytes <= self.size:
+            return 0
+        PyMem_RawFree(self.base)
+        self.size = 0
         self.base = <char *>PyMem_RawMalloc(bytes)
         if self.base == NULL:
             raise MemoryError
@@ -139,11 +157,15 @@ cdef class _Room:
         self.at += (bytes + 15) & ~<size_t>15
         return found
 
+    cdef int check(self) except -1:
+        if self.at > self.size:
+            raise AssertionError("the scheduler's memory is miscounted")
+        return 0
 
-cdef _Room _fusing(st_sched *s):
+
+cdef int _fusing(st_sched *s, _Room room) except -1:
     """Gives ``s`` what st_sched_fuse needs, as st_schedule_fuse.h says."""
     cdef size_t n = s.nslices + 1, table = 1
-    cdef _Room room = _Room()
     while table < 2 * n:
         table *= 2
     s.mask = <uint32_t>(table - 1)
@@ -166,19 +188,21 @@ cdef _Room _fusing(st_sched *s):
     s.push_first = <uint32_t *>room.piece(4 * n)
     s.push_last = <uint32_t *>room.piece(4 * n)
     s.heads = <uint32_t *>room.piece(4 * n)
-    return room
+    return room.check()
 
 
-cdef _Room _placing(st_sched *s):
+cdef int _placing(st_sched *s, _Room memory) except -1:
     """Gives ``s`` what st_sched_place and st_sched_stripes need."""
     cdef size_t cores = s.cores, runs = 2 * ST_SCHED_RUNS * <size_t>(s.nbundles + 1)
-    cdef size_t room = st_sched_room(s) + 1, keys
-    cdef _Room memory = _Room()
+    cdef size_t room = st_sched_room(s) + 1, keys, members = 4 * <size_t>s.nranks
     s.room = room
     keys = max(room, runs, cores, <size_t>s.nslices + 1)
-    memory.take(room * (sizeof(st_sched_entry) + 8) + 4 * (cores + 1) + 3 * cores * sizeof(st_sched_core)
-                + runs * sizeof(st_sched_run) + 2 * keys * sizeof(st_sched_key) + 16 * 16)
+    memory.take(room * (sizeof(st_sched_entry) + 8) + 8 * (cores + 1) + 3 * cores * sizeof(st_sched_core)
+                + 2 * members + runs * sizeof(st_sched_run) + 2 * keys * sizeof(st_sched_key) + 16 * 16)
     s.core_begin = <uint32_t *>memory.piece(4 * (cores + 1))
+    s.at = <uint32_t *>memory.piece(4 * cores)
+    s.met = <uint32_t *>memory.piece(members)
+    s.number = <uint32_t *>memory.piece(members)
     s.loads = <st_sched_core *>memory.piece(cores * sizeof(st_sched_core))
     s.trial = <st_sched_core *>memory.piece(2 * cores * sizeof(st_sched_core))
     s.runs = <st_sched_run *>memory.piece(runs * sizeof(st_sched_run))
@@ -187,7 +211,7 @@ cdef _Room _placing(st_sched *s):
     s.order = <uint32_t *>memory.piece(4 * room)
     s.keys = <st_sched_key *>memory.piece(keys * sizeof(st_sched_key))
     s.spare = <st_sched_key *>memory.piece(keys * sizeof(st_sched_key))
-    return memory
+    return memory.check()
 
 
 cdef object _raise(int rc, uint32_t at):
@@ -204,71 +228,142 @@ cdef object _given(object array, char kind, Py_ssize_t itemsize, Py_ssize_t size
     return array
 
 
-def schedule(slices, tiers, alpha, rate, unit, cap, unit_dtype, operand_dtype, *, int rank, int cores,
-             bint balanced, bint local_first, int dtype, int itemsize):
+cdef class _Machine:
+    """What the units of an operation's members have in common, and memory to schedule one after the other."""
+
+    cdef st_sched s
+    cdef _Room fusing, placing
+    cdef tuple held  # the arrays whose memory ``s`` points into
+    cdef cnp.dtype unit, operand
+
+    def __cinit__(self, alpha, rate, unit, cap, unit_dtype, operand_dtype, *, int cores, bint balanced,
+                  bint local_first, int dtype, int itemsize):
+        cdef st_sched *s = &self.s
+        self.held = (alpha, rate, unit, cap)
+        self.unit, self.operand = unit_dtype, operand_dtype
+        if self.unit.itemsize != sizeof(st_unit) or self.operand.itemsize != sizeof(st_operand):
+            raise ValueError(f"units of {self.unit.itemsize} bytes, operands of {self.operand.itemsize}")
+        if not 1 <= cores <= 65535 or itemsize < 0:
+            raise ValueError(f"cores {cores} or itemsize {itemsize} is out of range")
+        s.alpha = <const int64_t *>cnp.PyArray_DATA(_given(alpha, c"i", 8, ST_NTIERS))
+        s.rate = <const double *>cnp.PyArray_DATA(_given(rate, c"f", 8, ST_NTIERS))
+        s.unit = <const int64_t *>cnp.PyArray_DATA(_given(unit, c"i", 8, ST_NTIERS))
+        s.cap = <const int64_t *>cnp.PyArray_DATA(_given(cap, c"i", 8, ST_NTIERS))
+        s.cores = cores
+        s.balanced, s.local_first, s.dtype, s.itemsize = balanced, local_first, dtype, itemsize
+        self.fusing, self.placing = _Room(), _Room()
+
+    cdef int place(self, object slices, object tiers, int rank) except -1:
+        """All but the writing, of one die; then s.nunits and s.nout say how much is to be written."""
+        cdef st_sched *s = &self.s
+        cdef uint32_t at = 0
+        cdef int rc
+        s.slices = <const st_slice *>cnp.PyArray_DATA(_given(slices, c"V", sizeof(st_slice), -1))
+        s.tier = <const uint8_t *>cnp.PyArray_DATA(_given(tiers, c"u", 1, -1))
+        if not 0 <= rank < cnp.PyArray_SIZE(tiers):
+            raise ValueError(f"rank {rank} is out of range")
+        if cnp.PyArray_SIZE(slices) >= 1 << 26:
+            raise InvalidArgument(f"{cnp.PyArray_SIZE(slices)} slices are too many")
+        s.nslices, s.rank, s.nranks = cnp.PyArray_SIZE(slices), rank, cnp.PyArray_SIZE(tiers)
+        _fusing(s, self.fusing)
+        with nogil:
+            rc = st_sched_fuse(s, &at)
+        if rc:
+            _raise(rc, at)
+        _placing(s, self.placing)
+        with nogil:
+            st_sched_place(s)
+            rc = st_sched_walk(s, 0)
+        if rc:
+            _raise(rc, at)
+        return 0
+
+    cdef int write(self, cnp.ndarray units, cnp.ndarray operands, cnp.ndarray begin, cnp.ndarray extent) except -1:
+        """Fills arrays of s.nunits, s.nout, cores + 1 and (nranks, ST_NBUFS)."""
+        cdef st_sched *s = &self.s
+        s.units = <st_unit *>cnp.PyArray_DATA(units)
+        s.out = <st_operand *>cnp.PyArray_DATA(operands)
+        s.begin = <uint32_t *>cnp.PyArray_DATA(begin)
+        s.extent = <uint64_t *>cnp.PyArray_DATA(extent)
+        with nogil:
+            st_sched_walk(s, 1)
+            st_sched_stripes(s)
+            st_sched_extents(s)
+        return 0
+
+
+cdef object _array(object memory, size_t *at, cnp.dtype dtype, int nd, cnp.npy_intp first, cnp.npy_intp second):
+    """An array of ``memory``, from *at on, which goes on behind it; at whole cache lines."""
+    cdef cnp.npy_intp shape[2]
+    cdef cnp.ndarray array
+    shape[0], shape[1] = first, second
+    Py_INCREF(dtype)  # the call takes a reference away
+    array = PyArray_NewFromDescr(cnp.ndarray, dtype, nd, shape, NULL, cnp.PyArray_BYTES(memory) + at[0],
+                                 cnp.NPY_ARRAY_CARRAY, NULL)
+    cnp.set_array_base(array, memory)
+    at[0] += (cnp.PyArray_NBYTES(array) + 63) & ~<size_t>63
+    return array
+
+
+cdef int _loads(_Machine m, cnp.ndarray loads) except -1:
+    cdef int64_t *to = <int64_t *>cnp.PyArray_DATA(loads)
+    cdef uint32_t c
+    for c in range(m.s.cores):
+        to[m.s.loads[c].core] = m.s.loads[c].load
+    return 0
+
+
+def schedule(slices, tiers, alpha, rate, unit, cap, unit_dtype, operand_dtype, *, int rank, **options):
     """Units, operands, core_begin, buffer_bytes, core loads, makespan and bound, of one die.
 
     ``slices`` SLICE_DTYPE; ``tiers`` u8, one of each member; ``alpha``, ``unit``, ``cap`` i64
     and ``rate`` f64 by tier, as in ``strata.plan.cost.Cost``; the rest as in
     ``strata.plan.schedule``.  InvalidArgument names the slice that is wrong.
     """
-    cdef st_sched s
-    cdef uint32_t at = 0
-    cdef int rc
-    cdef uint32_t c
-    cdef _Room fusing, placing
-    cdef cnp.ndarray units, operands, begin, extent, loads
-    cdef cnp.npy_intp shape[2]
-    memset(&s, 0, sizeof(s))
-    s.slices = <const st_slice *>cnp.PyArray_DATA(_given(slices, c"V", sizeof(st_slice), -1))
-    s.tier = <const uint8_t *>cnp.PyArray_DATA(_given(tiers, c"u", 1, -1))
-    s.alpha = <const int64_t *>cnp.PyArray_DATA(_given(alpha, c"i", 8, ST_NTIERS))
-    s.rate = <const double *>cnp.PyArray_DATA(_given(rate, c"f", 8, ST_NTIERS))
-    s.unit = <const int64_t *>cnp.PyArray_DATA(_given(unit, c"i", 8, ST_NTIERS))
-    s.cap = <const int64_t *>cnp.PyArray_DATA(_given(cap, c"i", 8, ST_NTIERS))
-    if not 1 <= cores <= 65535 or not 0 <= rank < cnp.PyArray_SIZE(tiers) or itemsize < 0:
-        raise ValueError(f"cores {cores}, rank {rank} or itemsize {itemsize} is out of range")
-    if cnp.PyArray_SIZE(slices) >= 1 << 26:
-        raise InvalidArgument(f"{cnp.PyArray_SIZE(slices)} slices are too many")
-    s.nslices, s.cores = cnp.PyArray_SIZE(slices), cores
-    s.rank, s.nranks = rank, cnp.PyArray_SIZE(tiers)
-    s.balanced, s.local_first, s.dtype, s.itemsize = balanced, local_first, dtype, itemsize
-    fusing = _fusing(&s)
-    rc = st_sched_fuse(&s, &at)
-    if rc:
-        _raise(rc, at)
-    placing = _placing(&s)
-    if fusing.at > fusing.size or placing.at > placing.size:
-        raise AssertionError("the scheduler's memory is miscounted")
-    st_sched_place(&s)
-    rc = st_sched_walk(&s, 0)
-    if rc:
-        _raise(rc, at)
-    units = np.empty(s.nunits, unit_dtype)
-    operands = np.empty(s.nout, operand_dtype)
-    shape[0] = cores + 1
-    begin = cnp.PyArray_EMPTY(1, shape, cnp.NPY_UINT32, 0)
-    shape[0] = s.nranks
-    shape[1] = ST_NBUFS
-    extent = cnp.PyArray_EMPTY(2, shape, cnp.NPY_UINT64, 0)
-    shape[0] = cores
-    loads = cnp.PyArray_EMPTY(1, shape, cnp.NPY_INT64, 0)
-    s.units = <st_unit *>cnp.PyArray_DATA(units)
-    s.out = <st_operand *>cnp.PyArray_DATA(operands)
-    s.begin = <uint32_t *>cnp.PyArray_DATA(begin)
-    s.extent = <uint64_t *>cnp.PyArray_DATA(extent)
-    st_sched_walk(&s, 1)
-    _stripe(&s)
-    st_sched_extents(&s)
-    for c in range(s.cores):
-        (<int64_t *>cnp.PyArray_DATA(loads))[s.loads[c].core] = s.loads[c].load
-    return units, operands, begin, extent, loads, s.makespan, s.bound
+    cdef _Machine m = _Machine(alpha, rate, unit, cap, unit_dtype, operand_dtype, **options)
+    m.place(slices, tiers, rank)
+    units, operands = np.empty(m.s.nunits, unit_dtype), np.empty(m.s.nout, operand_dtype)
+    begin, extent = np.empty(m.s.cores + 1, np.uint32), np.empty((m.s.nranks, ST_NBUFS), np.uint64)
+    loads = np.empty(m.s.cores, np.int64)
+    m.write(units, operands, begin, extent)
+    _loads(m, loads)
+    return units, operands, begin, extent, loads, m.s.makespan, m.s.bound
 
 
-cdef int _stripe(st_sched *s) except -1:
-    cdef _Room room = _Room()
-    cdef size_t n = 4 * <size_t>s.nranks
-    room.take(4 * <size_t>s.cores + 2 * n + 48)
-    st_sched_stripes(s, <uint32_t *>room.piece(4 * <size_t>s.cores), <uint32_t *>room.piece(n),
-                     <uint32_t *>room.piece(n))
-    return 0
+def schedule_all(list slices, list tiers, alpha, rate, unit, cap, unit_dtype, operand_dtype, *, list ranks, **options):
+    """``schedule`` of many dies: a list of what it returns.
+
+    ``slices`` and ``tiers``: one array of each of ``ranks``.  The arrays of as many dies as fit lie in
+    one piece of memory of 16 MiB, which lasts as long as any of them: memory comes from the system by page, and
+    large pieces by large pages.  Other threads run meanwhile.
+    """
+    cdef _Machine m = _Machine(alpha, rate, unit, cap, unit_dtype, operand_dtype, **options)
+    cdef size_t at = 0, size = 0, need, align
+    cdef Py_ssize_t i
+    cdef list made = []
+    cdef cnp.dtype u32 = np.dtype(np.uint32), u64 = np.dtype(np.uint64), i64 = np.dtype(np.int64)
+    if not len(slices) == len(tiers) == len(ranks):
+        raise ValueError(f"{len(slices)} arrays of slices and {len(tiers)} of tiers for {len(ranks)} ranks")
+    memory = None
+    for i in range(len(ranks)):
+        m.place(slices[i], tiers[i], ranks[i])
+        need = (m.s.nunits * sizeof(st_unit) + m.s.nout * sizeof(st_operand) + 12 * (<size_t>m.s.cores + 1)
+                + 8 * ST_NBUFS * <size_t>m.s.nranks + 5 * 64)
+        if at + need > size:
+            size = max(need, min(<size_t>PIECE, need * <size_t>(len(ranks) - i)))
+            align = LARGE_PAGE if size >= LARGE_PAGE else 64
+            size = (size + align - 1) & ~(align - 1)
+            memory = np.empty(size + align, np.uint8)  # which asks for large pages from 4 MiB on
+            at = -<size_t>cnp.PyArray_DATA(memory) & (align - 1)
+            size += at
+        units = _array(memory, &at, m.unit, 1, m.s.nunits, 0)
+        operands = _array(memory, &at, m.operand, 1, m.s.nout, 0)
+        begin = _array(memory, &at, u32, 1, m.s.cores + 1, 0)
+        extent = _array(memory, &at, u64, 2, m.s.nranks, ST_NBUFS)
+        loads = _array(memory, &at, i64, 1, m.s.cores, 0)
+        if at > size:
+            raise AssertionError("the plans' memory is miscounted")
+        m.write(units, operands, begin, extent)
+        _loads(m, loads)
+        made.append((units, operands, begin, extent, loads, m.s.makespan, m.s.bound))
+    return made

@@ -33,7 +33,10 @@ own and earlier steps alone.  Several waits become sync units before it, those o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,9 +46,11 @@ from strata.plan.cost import Cost
 from strata.plan.records import OPERAND_DTYPE, UNIT_DTYPE
 from strata.plan.spec import Spec
 
-__all__ = ["LEAST_UNIT", "MAX_UNITS", "POLICIES", "Units", "schedule"]
+__all__ = ["LEAST_UNIT", "MAX_UNITS", "POLICIES", "Units", "schedule", "schedule_all"]
 
 POLICIES = ("balanced", "naive")
+FEW = 64  # dies that another thread is worth its start for
+MAX_THREADS = 4  # the rest waits for the interpreter
 
 
 class Units(NamedTuple):
@@ -84,9 +89,64 @@ def schedule(
     Reductions go before copies of their cost.  InvalidArgument for slices that are none.
     """
     return Units(
-        *scheduling.schedule(
-            slices, tiers, cost.alpha_ps, cost.ps_per_byte, cost.units, cost.caps, UNIT_DTYPE, OPERAND_DTYPE,
-            rank=rank, cores=cores, balanced=policy == "balanced", local_first=local_first, dtype=spec.dtype,
-            itemsize=spec.itemsize,
-        )
-    )  # fmt: skip
+        *scheduling.schedule(slices, tiers, *_machine(cost), rank=rank, **_options(spec, cores, policy, local_first))
+    )
+
+
+def schedule_all(
+    slices: list[np.ndarray],
+    spec: Spec,
+    ranks: np.ndarray,
+    cores: int,
+    *,
+    policy: str,
+    cost: Cost,
+    tiers: list[np.ndarray],
+    local_first: bool,
+) -> list[Units]:
+    """``schedule`` of each of ``ranks``, which ``slices`` and ``tiers`` go by; their arrays share memory.
+
+    Each is what it is by itself, so several threads share them out where that pays.
+    """
+    machine, options = _machine(cost), _options(spec, cores, policy, local_first)
+
+    def part(begin: int, end: int) -> list[Units]:
+        which = slice(begin, end)
+        made = scheduling.schedule_all(slices[which], tiers[which], *machine, ranks=ranks[which].tolist(), **options)
+        return [Units._make(one) for one in made]
+
+    number = len(ranks)
+    threads = max(1, min(len(os.sched_getaffinity(0)), number // FEW, MAX_THREADS))
+    return _together(part, [number * i // threads for i in range(threads + 1)])
+
+
+def _together(part: Callable[[int, int], list[Units]], bounds: list[int]) -> list[Units]:
+    """``part`` of each two bounds, one thread each, this one too; of several errors the first in order."""
+    made: list[list[Units]] = [[] for _ in bounds[1:]]
+    failed: list[BaseException | None] = [None for _ in bounds[1:]]
+
+    def run(i: int) -> None:
+        try:
+            made[i] = part(bounds[i], bounds[i + 1])
+        except BaseException as e:  # raised below, in the caller's thread
+            failed[i] = e
+
+    others = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(1, len(made))]
+    for thread in others:
+        thread.start()
+    run(0)
+    for thread in others:
+        thread.join()
+    for error in failed:
+        if error is not None:
+            raise error
+    return [units for several in made for units in several]
+
+
+def _machine(cost: Cost) -> tuple[Any, ...]:
+    return cost.alpha_ps, cost.ps_per_byte, cost.units, cost.caps, UNIT_DTYPE, OPERAND_DTYPE
+
+
+def _options(spec: Spec, cores: int, policy: str, local_first: bool) -> dict[str, Any]:
+    return {"cores": cores, "balanced": policy == "balanced", "local_first": local_first, "dtype": spec.dtype,
+            "itemsize": spec.itemsize}  # fmt: skip

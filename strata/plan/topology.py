@@ -53,7 +53,11 @@ class Topology:
 
 @lru_cache(maxsize=256)
 def _seen(topology: Topology, rank: int, nranks: int) -> np.ndarray:
-    found = topology.tiers(rank, np.arange(nranks)).astype(np.uint8)
+    found = np.full(nranks, LOCAL if topology.flat else L2, np.uint8)
+    if not topology.flat:
+        for size, tier in ((topology.node, L1), (topology.package, SIO), (1, LOCAL)):
+            begin = rank // size * size
+            found[begin : begin + size] = tier
     found.setflags(write=False)
     return found
 

@@ -14,13 +14,18 @@ static inline uint64_t st_sched_room(struct st_sched *s)
 {
     const struct st_sched_limit plain = {0, 0, 0};
     uint64_t room = 0, units, floor = (uint64_t)ST_SCHED_PER_CORE * s->cores;
+    struct st_sched_bundle *b;
     uint32_t k, i;
 
     for (k = 0; k < s->nstages; k++) {
         units = 0;
-        for (i = s->stages[k].bundle; i < s->stages[k].bundle + s->stages[k].nbundles && !s->stages[k].sync; i++) {
-            st_sched_cut_one(s, &s->bundles[i], &plain);
-            units += s->bundles[i].nbig + s->bundles[i].nsmall;
+        b = &s->bundles[s->stages[k].bundle];
+        for (i = 0; i < s->stages[k].nbundles && !s->stages[k].sync; i++) {
+            if (i && st_sched_alike(&b[i], &b[i - 1]))
+                st_sched_cut_as(&b[i], &b[i - 1]);
+            else
+                st_sched_cut_one(s, &b[i], &plain);
+            units += b[i].nbig + b[i].nsmall;
         }
         if (s->stages[k].sync)
             units = (uint64_t)s->stages[k].nbundles * s->cores;

@@ -10,7 +10,9 @@ struct st_sched_limit {
     double big, small, tail;
 };
 
-static inline uint64_t st_sched_up(uint64_t x, uint64_t unit) { return (x + unit - 1) / unit * unit; }
+static inline uint64_t st_sched_down(uint64_t x) { return x / ST_SCHED_LINE * ST_SCHED_LINE; }
+
+static inline uint64_t st_sched_up(uint64_t x) { return st_sched_down(x + ST_SCHED_LINE - 1); }
 
 #define ST_SCHED_MAX_COST (1ll << 44) /* picoseconds; so no sum overflows */
 
@@ -26,37 +28,37 @@ static inline int64_t st_sched_cost(const struct st_sched_bundle *b, uint64_t by
 }
 
 /* Even units of at most `size` bytes in place of a small last one; how many. */
-static inline uint32_t st_sched_even(uint64_t span, uint64_t grain, uint64_t *size)
+static inline uint32_t st_sched_even(uint64_t span, uint64_t *size)
 {
     uint64_t n;
 
     if (span <= *size) {
-        *size = st_sched_up(span, grain);
+        *size = st_sched_up(span);
         return span != 0;
     }
     n = (span + *size - 1) / *size;
-    *size = st_sched_up((span + n - 1) / n, grain);
+    *size = st_sched_up((span + n - 1) / n);
     return (uint32_t)((span + *size - 1) / *size);
 }
 
-/* Bytes of a unit that costs at most `ps`, whole grains, not below what is sensible. */
+/* Bytes of a unit that costs at most `ps`, whole lines, not below what is sensible. */
 static inline uint64_t st_sched_fit(const struct st_sched_bundle *b, double ps, uint64_t least, uint64_t most)
 {
     double bytes = (ps - (double)b->alpha) / b->rate;
 
-    least = st_sched_up(least, b->grain);
+    least = st_sched_up(least);
     if (!(bytes > (double)least))
         return least;
     if (bytes >= (double)most)
         return most;
-    return (uint64_t)bytes / b->grain * b->grain;
+    return st_sched_down((uint64_t)bytes);
 }
 
 static inline void st_sched_cut_one(const struct st_sched *s, struct st_sched_bundle *b, const struct st_sched_limit *l)
 {
     uint64_t span = b->phase + b->bytes, tail = 0;
     uint64_t floor = s->least > ST_SCHED_LEAST ? s->least : ST_SCHED_LEAST;
-    uint64_t most = (uint64_t)s->unit[b->tier] / b->grain * b->grain, least = st_sched_up(s->least, b->grain);
+    uint64_t most = st_sched_down((uint64_t)s->unit[b->tier]), least = st_sched_up(s->least);
     double part;
 
     b->big = most > least ? most : least;
@@ -67,11 +69,27 @@ static inline void st_sched_cut_one(const struct st_sched *s, struct st_sched_bu
         b->small = st_sched_fit(b, l->small, floor, b->big);
         part = (double)st_sched_cost(b, b->big) * l->tail;
         if (b->small < b->big)
-            tail = part < 1 ? st_sched_up((uint64_t)((double)span * part), b->grain) : span;
+            tail = part < 1 ? st_sched_up((uint64_t)((double)span * part)) : span;
     }
-    b->head = tail ? (span > tail ? span - tail : 0) / b->grain * b->grain : span;
-    b->nbig = st_sched_even(b->head, b->grain, &b->big);
-    b->nsmall = st_sched_even(span - b->head, b->grain, &b->small);
+    b->head = tail ? st_sched_down(span > tail ? span - tail : 0) : span;
+    b->nbig = st_sched_even(b->head, &b->big);
+    b->nsmall = st_sched_even(span - b->head, &b->small);
+}
+
+/* Whether bundles are cut alike, under any limit. */
+static inline int st_sched_alike(const struct st_sched_bundle *a, const struct st_sched_bundle *b)
+{
+    return a->bytes == b->bytes && a->phase == b->phase && a->tier == b->tier && a->rate == b->rate &&
+           a->alpha == b->alpha;
+}
+
+static inline void st_sched_cut_as(struct st_sched_bundle *b, const struct st_sched_bundle *other)
+{
+    b->head = other->head;
+    b->big = other->big;
+    b->small = other->small;
+    b->nbig = other->nbig;
+    b->nsmall = other->nsmall;
 }
 
 /* Where unit `nth` begins in the bundle, and how many bytes it has. */

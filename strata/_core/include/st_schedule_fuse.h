@@ -3,6 +3,7 @@
 #define ST_SCHEDULE_FUSE_H
 
 #include "st_schedule_check.h"
+#include "st_schedule_turn.h"
 
 static inline uint64_t st_sched_mix(uint64_t a, uint64_t b)
 {
@@ -52,15 +53,6 @@ static inline void st_sched_await(struct st_sched *s, struct st_sched_bundle *b,
     b->nwaits++;
 }
 
-static inline int32_t st_sched_turn(const struct st_sched *s, int32_t peer)
-{
-    int32_t turn = peer - s->rank - 1;
-
-    if (peer == s->rank && s->local_first)
-        return -1;
-    return turn < 0 ? turn + s->nranks : turn;
-}
-
 static inline void st_sched_operand(struct st_sched *s, int32_t member, uint8_t buf, int partial, uint64_t offset)
 {
     s->operands[s->noperands++] = (struct st_operand){
@@ -72,22 +64,35 @@ static inline struct st_sched_bundle *st_sched_new(struct st_sched *s, uint8_t k
     struct st_sched_bundle *b = &s->bundles[s->nbundles];
     const struct st_slice *x = &s->slices[slice];
 
-    *b = (struct st_sched_bundle){.bytes = x->bytes, .peer = x->peer, .post = x->post_flag, .grain = ST_SCHED_LINE,
-                                  .slice = slice, .operand = s->noperands, .wait = s->nwait_ids, .step = x->step,
-                                  .kind = kind, .op = x->op};
+    memset(b, 0, sizeof(*b)); /* in place: what is made elsewhere and copied waits for its own narrow stores */
+    b->bytes = x->bytes;
+    b->peer = x->peer;
+    b->post = x->post_flag;
+    b->slice = slice;
+    b->operand = s->noperands;
+    b->wait = s->nwait_ids;
+    b->step = x->step;
+    b->kind = kind;
+    b->op = x->op;
     return b;
 }
 
-/* Closes a bundle: where cuts may be, and what a byte costs, `legs` of each tier. */
-static inline void st_sched_close(struct st_sched *s, struct st_sched_bundle *b, const uint32_t *legs)
+/* Where a bundle's cuts may be. */
+static inline void st_sched_phase(const struct st_sched *s, struct st_sched_bundle *b)
 {
     const struct st_operand *first = &s->operands[b->operand + b->nsrc];
-    int t;
 
     if (!first->flags)
-        b->phase = (uint32_t)(first->offset % b->grain);
+        b->phase = (uint32_t)(first->offset % ST_SCHED_LINE);
     if (b->op && b->phase % s->itemsize)
         b->phase = 0; /* elements before lines */
+}
+
+/* What a reduction's byte costs: `legs` of each tier. */
+static inline void st_sched_legs(const struct st_sched *s, struct st_sched_bundle *b, const uint32_t *legs)
+{
+    int t;
+
     for (t = 0; t < ST_NTIERS; t++) {
         if (!legs[t])
             continue;
@@ -96,14 +101,12 @@ static inline void st_sched_close(struct st_sched *s, struct st_sched_bundle *b,
             b->alpha = s->alpha[t];
         b->rate += legs[t] * s->rate[t];
     }
-    s->nbundles++;
 }
 
 static inline int st_sched_single(struct st_sched *s, uint32_t slice)
 {
     const struct st_slice *x = &s->slices[slice];
     int push = x->kind == ST_SLICE_PUSH;
-    uint32_t legs[ST_NTIERS] = {0};
     struct st_sched_bundle *b = st_sched_new(s, x->op ? ST_UNIT_ACCUMULATE : ST_UNIT_COPY, slice);
 
     if (x->flags & (ST_SLICE_PARTIAL_SRC | ST_SLICE_PARTIAL_DST))
@@ -115,8 +118,11 @@ static inline int st_sched_single(struct st_sched *s, uint32_t slice)
     st_sched_operand(s, push ? s->rank : x->peer, x->src_buf, 0, x->src);
     st_sched_operand(s, push ? x->peer : s->rank, x->dst_buf, 0, x->dst);
     st_sched_await(s, b, x);
-    legs[s->tier[x->peer]] = 1;
-    st_sched_close(s, b, legs);
+    b->tier = s->tier[x->peer];
+    b->alpha = s->alpha[b->tier];
+    b->rate = s->rate[b->tier];
+    st_sched_phase(s, b);
+    s->nbundles++;
     return ST_SCHED_OK;
 }
 
@@ -150,14 +156,14 @@ static inline int st_sched_reduction(struct st_sched *s, uint32_t head)
     if (stored)
         st_sched_operand(s, s->rank, x->dst_buf, x->flags & ST_SLICE_PARTIAL_DST, x->dst);
     for (i = s->push_first[head]; i != ST_SCHED_NONE; i = s->next[i])
-        s->keys[n++] = (struct st_sched_key){.key = (uint32_t)(st_sched_turn(s, s->slices[i].peer) + 1), .at = i};
+        s->keys[n++] = st_sched_key(0, st_sched_turn(s, s->slices[i].peer), i);
     st_sched_sort(s->keys, s->spare, n);
     if (n + stored == 0)
         return ST_SCHED_ETRANSIENT;
     if (nsrc > UINT16_MAX || n + stored > UINT16_MAX)
         return ST_SCHED_EMANY;
     for (i = 0; i < n && !rc; i++) {
-        x = &s->slices[s->keys[i].at];
+        x = &s->slices[st_sched_at(&s->keys[i])];
         rc = st_sched_join(s, b, x, legs);
         st_sched_operand(s, x->peer, x->dst_buf, x->flags & ST_SLICE_PARTIAL_DST, x->dst);
     }
@@ -168,7 +174,9 @@ static inline int st_sched_reduction(struct st_sched *s, uint32_t head)
     b->peer = -1;
     b->turn = b->spin = -2;
     b->total = b->op == ST_AVG ? (uint16_t)s->nranks : 0;
-    st_sched_close(s, b, legs);
+    st_sched_legs(s, b, legs);
+    st_sched_phase(s, b);
+    s->nbundles++;
     return ST_SCHED_OK;
 }
 
@@ -226,43 +234,15 @@ static inline int st_sched_singles(struct st_sched *s, uint32_t first, uint32_t 
 
     for (i = first; i < last; i++) {
         if (!s->used[i])
-            s->keys[n++] = (struct st_sched_key){.key = (uint32_t)(st_sched_turn(s, s->slices[i].peer) + 1), .at = i};
+            s->keys[n++] = st_sched_key(0, st_sched_turn(s, s->slices[i].peer), i);
     }
     st_sched_sort(s->keys, s->spare, n);
     for (i = 0; i < n; i++) {
-        rc = st_sched_single(s, *at = s->keys[i].at);
+        rc = st_sched_single(s, *at = st_sched_at(&s->keys[i]));
         if (rc)
             return rc;
     }
     return ST_SCHED_OK;
-}
-
-/* Turns each tier's peers further by the die's rank.  In turn alone, the first far peer is the
- * same for all dies of a node, and all would begin with it.  A stage's bundles are in turn. */
-static inline void st_sched_spin(const struct st_sched *s, struct st_sched_bundle *b, uint32_t n)
-{
-    int64_t number[ST_NTIERS] = {0}, below[ST_NTIERS] = {0}, spin;
-    int32_t was[ST_NTIERS] = {-1, -1, -1, -1};
-    uint32_t i;
-    int t;
-
-    for (i = 0; i < n; i++) {
-        t = b[i].tier;
-        if (b[i].peer >= 0 && b[i].peer != was[t]) {
-            number[t]++;
-            below[t] += b[i].peer < s->rank;
-            was[t] = b[i].peer;
-        }
-        b[i].spin = (int32_t)number[t] - 1; /* its place in the tier, in turn */
-    }
-    for (i = 0; i < n; i++) {
-        t = b[i].tier;
-        spin = b[i].spin + below[t] - s->rank;
-        if (b[i].peer < 0 || t == ST_TIER_LOCAL)
-            b[i].spin = b[i].turn;
-        else
-            b[i].spin = (int32_t)((spin % number[t] + number[t]) % number[t]);
-    }
 }
 
 /* Fills bundles, operands, waits and stages; on an error *at is the slice that is wrong.

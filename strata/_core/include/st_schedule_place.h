@@ -9,91 +9,13 @@
 #define ST_SCHEDULE_PLACE_H
 
 #include "st_schedule_cut.h"
-
-static inline int st_sched_free_first(const struct st_sched_core *a, const struct st_sched_core *b)
-{
-    return a->load < b->load || (a->load == b->load && a->core < b->core);
-}
-
-/* Adds to the load of the core on top of the heap. */
-static inline void st_sched_charge(struct st_sched_core *heap, uint32_t cores, int64_t each)
-{
-    struct st_sched_core top = heap[0];
-    uint32_t at = 0, child;
-
-    top.load += each;
-    while ((child = 2 * at + 1) < cores) {
-        if (child + 1 < cores && st_sched_free_first(&heap[child + 1], &heap[child]))
-            child++;
-        if (!st_sched_free_first(&heap[child], &top))
-            break;
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = top;
-}
-
-/* A sorted array is a heap too. */
-static inline void st_sched_sort_heap(struct st_sched *s, struct st_sched_core *heap)
-{
-    uint32_t i;
-
-    for (i = 0; i < s->cores; i++)
-        s->keys[i] = (struct st_sched_key){(uint64_t)heap[i].load, (int32_t)heap[i].core, i};
-    st_sched_sort(s->keys, s->spare, s->cores);
-    for (i = 0; i < s->cores; i++)
-        heap[i] = (struct st_sched_core){(int64_t)s->keys[i].key, (uint32_t)s->keys[i].second, 0};
-}
+#include "st_schedule_deal.h"
 
 static inline void st_sched_count(struct st_sched *s, int64_t cost, uint32_t units)
 {
     s->total += cost * units;
     if (units && cost > s->largest)
         s->largest = cost;
-}
-
-/* Gives k units of one cost to cores in a circle, from the one that is free first. */
-static inline void st_sched_circle(struct st_sched *s, struct st_sched_core *heap, int64_t each, uint32_t *core, uint32_t k)
-{
-    struct st_sched_core *turned = s->trial + s->cores; /* scratch */
-    uint32_t i, c, n = s->cores, whole = k / n, extra = k % n;
-
-    for (i = 0; i + n <= k; i += n)
-        for (c = 0; c < n; c++)
-            core[i + c] = heap[c].core;
-    for (c = 0; c < extra; c++)
-        core[i + c] = heap[c].core;
-    for (c = 0; c < n; c++) {
-        i = (c + extra) % n;
-        turned[c] = heap[i];
-        turned[c].load += each * (int64_t)(whole + (i < extra));
-    }
-    memcpy(heap, turned, n * sizeof(*heap));
-}
-
-/* Deals k units of one cost; core[i] becomes the core of the i-th. */
-static inline void st_sched_deal(struct st_sched *s, struct st_sched_core *heap, int64_t each, uint32_t *core, uint32_t k)
-{
-    uint32_t i = 0, n = s->cores, end;
-    struct st_sched_core again;
-
-    while (k - i >= n) {
-        st_sched_sort_heap(s, heap);
-        again = heap[0];
-        again.load += each;
-        if (st_sched_free_first(&heap[n - 1], &again)) {
-            st_sched_circle(s, heap, each, core + i, k - i);
-            return;
-        }
-        for (end = i + n; i < end; i++) {
-            core[i] = heap[0].core;
-            st_sched_charge(heap, n, each);
-        }
-    }
-    for (; i < k; i++) {
-        core[i] = heap[0].core;
-        st_sched_charge(heap, n, each);
-    }
 }
 
 /* Lays the units of some runs, which are in turn order, into entries: by how far through its
@@ -117,56 +39,114 @@ static inline void st_sched_lay(struct st_sched *s, const struct st_sched_run *r
     for (i = 0; i < n; i++) {
         b = &s->bundles[run[i].bundle];
         for (j = run[i].from; j < run[i].from + run[i].n; j++) /* counts are below 2^20: the quotients tell shares apart */
-            s->keys[out++] = (struct st_sched_key){((uint64_t)j << 40) / (b->nbig + b->nsmall), (int32_t)i, j};
+            s->keys[out++] = st_sched_key(((uint64_t)j << 40) / (b->nbig + b->nsmall), (int32_t)i, j);
     }
     st_sched_sort(s->keys, s->spare, out);
     for (j = 0; j < out; j++)
-        to[j] = (struct st_sched_entry){run[s->keys[j].second].bundle, s->keys[j].at};
+        to[j] = (struct st_sched_entry){run[st_sched_second(&s->keys[j])].bundle, st_sched_at(&s->keys[j])};
 }
 
 /* Cuts a stage, and its units as runs of one cost, in the bundles' order. */
 static inline uint32_t st_sched_cut(struct st_sched *s, const struct st_sched_stage *g, const struct st_sched_limit *l,
                                     uint64_t *units)
 {
-    uint32_t i, n = 0;
+    struct st_sched_bundle *b = &s->bundles[g->bundle];
+    struct st_sched_run *run = s->runs;
+    uint32_t i, k, made = 0;
 
     *units = 0;
-    for (i = g->bundle; i < g->bundle + g->nbundles; i++) {
-        st_sched_cut_one(s, &s->bundles[i], l);
-        n += st_sched_runs(&s->bundles[i], i, &s->runs[n]);
-        *units += s->bundles[i].nbig + s->bundles[i].nsmall;
+    for (i = 0; i < g->nbundles; i++, run += made) {
+        if (i && st_sched_alike(&b[i], &b[i - 1])) {
+            st_sched_cut_as(&b[i], &b[i - 1]);
+            for (k = 0; k < made; k++) {
+                run[k] = (run - made)[k];
+                run[k].bundle = g->bundle + i;
+                run[k].turn = b[i].spin;
+            }
+        } else {
+            st_sched_cut_one(s, &b[i], l);
+            made = st_sched_runs(&b[i], g->bundle + i, run);
+        }
+        *units += b[i].nbig + b[i].nsmall;
     }
-    return n;
+    return (uint32_t)(run - s->runs);
 }
 
-/* Runs by falling cost, then in turn. */
+/* The same as far as costs go: runs of bundles that are cut alike and follow each other as runs of the first
+ * alone, of all their units.  *each: there are none, and the runs are st_sched_cut's. */
+static inline uint32_t st_sched_sketch(struct st_sched *s, const struct st_sched_stage *g,
+                                       const struct st_sched_limit *l, uint64_t *units, int *each)
+{
+    struct st_sched_bundle *b = &s->bundles[g->bundle];
+    struct st_sched_run *run = s->runs;
+    uint32_t i, k, made = 0, n[ST_SCHED_RUNS], count = 0;
+
+    *units = 0;
+    *each = 1;
+    for (i = 0; i < g->nbundles; i++, *units += count) {
+        if (i && st_sched_alike(&b[i], &b[i - 1])) {
+            *each = 0;
+            for (k = 0; k < made; k++)
+                run[k].n += n[k];
+            continue;
+        }
+        run += made;
+        st_sched_cut_one(s, &b[i], l);
+        count = b[i].nbig + b[i].nsmall;
+        made = st_sched_runs(&b[i], g->bundle + i, run);
+        for (k = 0; k < made; k++)
+            n[k] = run[k].n;
+    }
+    return (uint32_t)(run + made - s->runs);
+}
+
+/* Runs by falling cost, then in turn.  What is sorted is the first run of each bundle, then the second of
+ * each, and so on: bundles that are cut alike then give few runs of sorted keys. */
 static inline void st_sched_falling(struct st_sched *s, uint32_t n)
 {
     struct st_sched_run *sorted = &s->runs[n];
-    uint32_t i;
+    uint32_t i, k, at[ST_SCHED_RUNS + 1] = {0};
 
-    for (i = 0; i < n; i++)
-        s->keys[i] = (struct st_sched_key){~(uint64_t)s->runs[i].cost, s->runs[i].turn, i};
+    for (i = k = 0; i < n; i++) {
+        k = i && s->runs[i].bundle == s->runs[i - 1].bundle ? k + 1 : 0;
+        at[k + 1]++;
+    }
+    for (k = 0; k < ST_SCHED_RUNS; k++)
+        at[k + 1] += at[k];
+    for (i = k = 0; i < n; i++) {
+        k = i && s->runs[i].bundle == s->runs[i - 1].bundle ? k + 1 : 0;
+        s->keys[at[k]++] = st_sched_key(~(uint64_t)s->runs[i].cost, s->runs[i].turn, i);
+    }
     st_sched_sort(s->keys, s->spare, n);
     for (i = 0; i < n; i++)
-        sorted[i] = s->runs[s->keys[i].at];
+        sorted[i] = s->runs[st_sched_at(&s->keys[i])];
     memcpy(s->runs, sorted, n * sizeof(*sorted));
 }
 
-/* LPT of n sorted runs on a heap, from entry nentries on; the latest end. */
+/* The units of n sorted runs as entries, from nentries on: those of one cost together. */
+static inline void st_sched_laid(struct st_sched *s, uint32_t n)
+{
+    uint64_t at = s->nentries;
+    uint32_t i, j, units;
+
+    for (i = 0; i < n; i = j, at += units) {
+        for (j = i, units = 0; j < n && s->runs[j].cost == s->runs[i].cost; j++)
+            units += s->runs[j].n;
+        st_sched_lay(s, &s->runs[i], j - i, &s->entries[at]);
+    }
+}
+
+/* LPT of n sorted runs on a heap: cores of the entries from nentries on; the latest end. */
 static inline int64_t st_sched_lpt(struct st_sched *s, uint32_t n, struct st_sched_core *heap)
 {
     uint64_t at = s->nentries;
     uint32_t i, j, c, units;
     int64_t latest = 0;
 
-    for (i = 0; i < n; i = j) {
-        units = 0;
-        for (j = i; j < n && s->runs[j].cost == s->runs[i].cost; j++)
+    for (i = 0; i < n; i = j, at += units) {
+        for (j = i, units = 0; j < n && s->runs[j].cost == s->runs[i].cost; j++)
             units += s->runs[j].n;
-        st_sched_lay(s, &s->runs[i], j - i, &s->entries[at]);
         st_sched_deal(s, heap, s->runs[i].cost, &s->core[at], units);
-        at += units;
     }
     for (c = 0; c < s->cores; c++)
         latest = heap[c].load > latest ? heap[c].load : latest;
@@ -177,21 +157,23 @@ static inline int64_t st_sched_lpt(struct st_sched *s, uint32_t n, struct st_sch
  * within 2 % of the average load; else the tail finer, so that equal units leave no lone rest:
  * no unit above an eighth (then a third) of the average, so Graham's makespan <= average + unit
  * is within 4/3 of it; and a last part, large enough to level the large units, of small ones.
- * Returns the number of its runs; *placed: they lie in entries, dealt on the heap s->trial. */
+ * Returns the number of its runs; *placed: they are dealt, on the heap s->trial.  Whose units they are
+ * matters to no trial, only costs. */
 static inline uint32_t st_sched_best(struct st_sched *s, const struct st_sched_stage *g, uint64_t *units, int *placed)
 {
     static const double parts[3][2] = {{0, 0}, {8, 48}, {3, 12}};
     struct st_sched_limit limit, chosen = {0, 0, 0};
     int64_t average = 0, latest, best = INT64_MAX;
-    uint32_t i, k, n = 0, last = 0, choice = 0;
+    uint32_t i, k, n = 0, last = 0, dealt = 0, choice = 0;
     uint64_t most = 0;
+    int each = 0;
 
     for (k = 0; k < 3; k++) {
         limit = (struct st_sched_limit){0, 0, 0};
         if (k)
             limit = (struct st_sched_limit){(double)average / parts[k][0], (double)average / parts[k][1],
                                             average ? 1 / (double)average : 0};
-        n = st_sched_cut(s, g, &limit, units);
+        n = st_sched_sketch(s, g, &limit, units, &each);
         last = k;
         if (!k) {
             for (i = 0; i < n; i++)
@@ -205,6 +187,7 @@ static inline uint32_t st_sched_best(struct st_sched *s, const struct st_sched_s
         for (i = 0; i < s->cores; i++)
             s->trial[i] = (struct st_sched_core){0, i, 0};
         latest = st_sched_lpt(s, n, s->trial);
+        dealt = k;
         if (latest < best) {
             best = latest;
             chosen = limit;
@@ -213,8 +196,8 @@ static inline uint32_t st_sched_best(struct st_sched *s, const struct st_sched_s
         if (best <= average + average / 50)
             break;
     }
-    *placed = choice == last;
-    if (choice != last) {
+    *placed = choice == dealt;
+    if (choice != last || !each) {
         n = st_sched_cut(s, g, &chosen, units);
         st_sched_falling(s, n);
     }
@@ -231,6 +214,7 @@ static inline void st_sched_balance(struct st_sched *s, const struct st_sched_st
         memcpy(s->loads, s->trial, s->cores * sizeof(*s->loads));
     else
         st_sched_lpt(s, n, s->loads);
+    st_sched_laid(s, n);
     for (i = 0; i < n; i++)
         st_sched_count(s, s->runs[i].cost, s->runs[i].n);
     s->nentries += units;

@@ -13,6 +13,7 @@
 
 #include "st_kernels_plan.h"
 #include "st_plan.h"
+#include "st_schedule_sort.h"
 
 enum {
     ST_SCHED_LINE = 64,         /* units are cut at whole cache lines */
@@ -51,7 +52,7 @@ struct st_sched_bundle {
     int32_t turn;        /* place in the die's staggered order; -2: a reduction, before all */
     int32_t spin;        /* ... among units of one cost: turned further within a tier */
     int32_t post;
-    uint32_t grain, phase; /* cuts are at multiples of grain; the destination begins phase bytes above one */
+    uint32_t phase;      /* cuts are at whole lines; the destination begins phase bytes above one */
     uint32_t slice;
     uint32_t operand; /* its operands, sources first */
     uint32_t wait, nwaits; /* in wait_ids */
@@ -65,12 +66,6 @@ struct st_sched_wait { int32_t peer, flag; };
 struct st_sched_stage {
     uint32_t bundle, nbundles;
     uint8_t sync, pad[7];
-};
-
-struct st_sched_key { /* what is sorted: by key, then by second; stable */
-    uint64_t key;
-    int32_t second;
-    uint32_t at;
 };
 
 struct st_sched_run { /* units [from, from + n) of a bundle, all of one cost */
@@ -121,6 +116,7 @@ struct st_sched {
     uint8_t *used;
     struct st_sched_key *keys, *spare;
     uint32_t mask;
+    uint32_t *at, *met, *number; /* of cores, members and members: st_sched_stripes */
 
     /* written: st_sched_write */
     struct st_unit *units;
@@ -136,41 +132,6 @@ static inline uint64_t st_sched_shift(const struct st_sched *s, uint8_t op, uint
     uint32_t size = s->itemsize ? s->itemsize : 1;
 
     return at / size * st_partial_bytes(s->dtype, op);
-}
-
-static inline int st_sched_before(const struct st_sched_key *a, const struct st_sched_key *b)
-{
-    return a->key < b->key || (a->key == b->key && a->second < b->second);
-}
-
-/* Sorts keys by merging the runs it finds: in linear time what is sorted, or sorted but
- * for a rotation, as peers usually are.  `spare` is as large. */
-static inline void st_sched_sort(struct st_sched_key *keys, struct st_sched_key *spare, size_t n)
-{
-    struct st_sched_key *from = keys, *to = spare, *swap;
-    size_t a, b, c, i, j, out, runs;
-
-    do {
-        runs = 0;
-        out = 0;
-        for (a = 0; a < n; a = c) {
-            for (b = a + 1; b < n && !st_sched_before(&from[b], &from[b - 1]); b++) {
-            }
-            for (c = b + (b < n); c < n && !st_sched_before(&from[c], &from[c - 1]); c++) {
-            }
-            for (i = a, j = b; i < b || j < c;) {
-                int second = i == b || (j < c && st_sched_before(&from[j], &from[i]));
-
-                to[out++] = from[second ? j++ : i++];
-            }
-            runs++;
-        }
-        swap = from;
-        from = to;
-        to = swap;
-    } while (runs > 1);
-    if (from != keys && n)
-        memcpy(keys, from, n * sizeof(*keys));
 }
 
 #endif

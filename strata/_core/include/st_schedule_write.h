@@ -125,10 +125,10 @@ static inline int32_t st_sched_far(const struct st_sched *s, const struct st_uni
 }
 
 /* Stripes: a core has one unit in a stripe, in its order, and at most cap[tier] cores are on one peer
- * in it; lower cores first, the others put off.  `met` and `number`: nranks of each, `at`: cores. */
-static inline void st_sched_stripes(struct st_sched *s, uint32_t *at, uint32_t *met, uint32_t *number)
+ * in it; lower cores first, the others put off. */
+static inline void st_sched_stripes(struct st_sched *s)
 {
-    uint32_t stripe, c, left = 0, capped = 0;
+    uint32_t stripe, c, left = 0, capped = 0, *at = s->at, *met = s->met, *number = s->number;
     struct st_unit *u;
     int32_t far;
     int t;

@@ -34,6 +34,7 @@ class Algorithm:
                                        any member's own (pipelines along members), for the cost model
     ``rank_order``                     reductions take operands in rank order, all at once, so that
                                        the bits are those of full_mesh
+    ``many(spec, ranks, topology)``    ``slices`` of each of ``ranks``, int64, where all at once take less
     ``chosen_freely``                  the library may choose it; False for baselines, and for
                                        reductions in free order
     """
@@ -48,7 +49,14 @@ class Algorithm:
     mailbox: bool = False
     depth: Callable[[Spec, Topology], int] | None = None
     rank_order: bool = False
+    many: Callable[[Spec, np.ndarray, Topology], list[np.ndarray]] | None = None
     chosen_freely: bool = True
+
+    def slices_of(self, spec: Spec, ranks: np.ndarray, topology: Topology) -> list[np.ndarray]:
+        """``slices`` of each of ``ranks``, int64; they may share memory."""
+        if self.many is not None:
+            return self.many(spec, ranks, topology)
+        return [self.slices(spec, rank, topology) for rank in ranks.tolist()]
 
     def refusal(self, spec: Spec, topology: Topology) -> str | None:
         """Why the algorithm cannot do ``spec``, or None."""

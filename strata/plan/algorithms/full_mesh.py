@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from strata.plan.algorithms.algorithm import Algorithm
-from strata.plan.frontends import frontend
+from strata.plan.frontends import frontend, frontends
 from strata.plan.spec import OPERATIONS, Spec
 from strata.plan.topology import Topology
 
@@ -13,6 +13,11 @@ from strata.plan.topology import Topology
 def slices(spec: Spec, rank: int, topology: Topology) -> np.ndarray:
     """The die's slices, SLICE_DTYPE."""
     return frontend(spec, rank)
+
+
+def many(spec: Spec, ranks: np.ndarray, topology: Topology) -> list[np.ndarray]:
+    """The slices of each die."""
+    return frontends(spec, ranks)
 
 
 FULL_MESH = Algorithm(
@@ -23,4 +28,5 @@ FULL_MESH = Algorithm(
     order="rank order, one unit takes all operands: the same bits on every die",
     mailbox=True,
     rank_order=True,
+    many=many,
 )

@@ -1,7 +1,8 @@
 """Frontends: an operation's slices for one die, one small file each.
 
 A frontend states what moves and knows no cores: ``slices(spec, rank)`` returns an array of
-``SLICE_DTYPE``.  Operands of a reduction are listed in the order in which they are combined.
+``SLICE_DTYPE``, and of a column of ranks all theirs (``_common``).  Slices of no bytes are left out
+later.  Operands of a reduction are listed in the order in which they are combined.
 """
 
 from __future__ import annotations
@@ -41,6 +42,19 @@ def frontend(spec: Spec, rank: int) -> np.ndarray:
 
     ``spec`` has been checked (``spec.check``), and 0 <= rank < nranks.
     """
-    slices = FULL_MESH[spec.operation](spec, rank)
+    return _moving(FULL_MESH[spec.operation](spec, int(rank)))
+
+
+def frontends(spec: Spec, ranks: np.ndarray) -> list[np.ndarray]:
+    """``frontend`` of each of ``ranks``, int64; they may share memory."""
+    made = FULL_MESH[spec.operation](spec, ranks[:, None])
+    if isinstance(made, np.ndarray) and made.ndim == 1:
+        return [_moving(made)] * len(ranks)
+    if isinstance(made, np.ndarray) and (made["bytes"] != 0).all():
+        return list(made)
+    return [_moving(row) for row in made]
+
+
+def _moving(slices: np.ndarray) -> np.ndarray:
     moving = slices["bytes"] != 0
     return slices if moving.all() else slices[moving]

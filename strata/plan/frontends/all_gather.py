@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from strata.plan.frontends._common import pulls
+from strata.plan.frontends._common import Ranks, others, pulls
 from strata.plan.spec import Spec
 
 
-def slices(spec: Spec, rank: int) -> np.ndarray:
-    """The die's slices, SLICE_DTYPE."""
-    peers = np.arange(spec.nranks)
-    out = pulls(peers, spec.part, dst=peers * spec.part)
-    return out[peers != rank] if spec.in_place else out
+def slices(spec: Spec, rank: Ranks) -> np.ndarray:
+    """The slices of a die, or of each."""
+    peers = others(spec.nranks, rank) if spec.in_place else np.arange(spec.nranks)
+    return pulls(peers, spec.part, dst=peers * spec.part)

@@ -7,12 +7,12 @@ a push would need a second synchronisation.
 
 import numpy as np
 
-from strata.plan.frontends._common import pulls, pushes, share
+from strata.plan.frontends._common import Ranks, joined, others, pulls, pushes, share
 from strata.plan.spec import Spec
 
 
-def slices(spec: Spec, rank: int) -> np.ndarray:
-    """The die's slices, SLICE_DTYPE."""
+def slices(spec: Spec, rank: Ranks) -> np.ndarray:
+    """The slices of a die, or of each."""
     n = spec.nranks
     peers = np.arange(n)
     if n == 1:
@@ -20,9 +20,7 @@ def slices(spec: Spec, rank: int) -> np.ndarray:
     if spec.mode == "mailbox":
         return pulls(peers, spec.part, op=spec.redop)
     start, length = share(spec.part, spec.itemsize, n, rank)
-    return np.concatenate(
-        (
-            pulls(peers, length, src=start, dst=start, op=spec.redop),
-            pushes(peers[peers != rank], length, src=start, dst=start),
-        )
+    return joined(
+        pulls(peers, length, src=start, dst=start, op=spec.redop),
+        pushes(others(n, rank), length, src=start, dst=start),
     )

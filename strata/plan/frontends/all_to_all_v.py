@@ -2,12 +2,18 @@
 
 import numpy as np
 
-from strata.plan.frontends._common import pulls
+from strata.plan.frontends._common import Ranks, pulls
 from strata.plan.spec import Spec
 
 
-def slices(spec: Spec, rank: int) -> np.ndarray:
-    """The die's slices, SLICE_DTYPE."""
-    mine = spec.counts[:, rank] * spec.itemsize
-    before = spec.counts[:, :rank].sum(axis=1) * spec.itemsize  # in each source, parts of lower ranks
-    return pulls(np.arange(spec.nranks), mine, src=before, dst=mine.cumsum() - mine)
+def slices(spec: Spec, rank: Ranks) -> np.ndarray:
+    """The slices of a die, or of each."""
+    counts = spec.counts
+    if isinstance(rank, int):
+        before = counts[:, :rank].sum(axis=1)  # in each source, parts of lower ranks
+        mine = counts[:, rank]
+    else:
+        before = (counts.cumsum(axis=1) - counts).T[rank[:, 0]]
+        mine = counts.T[rank[:, 0]]
+    dst = mine.cumsum(axis=-1) - mine
+    return pulls(np.arange(spec.nranks), mine * spec.itemsize, src=before * spec.itemsize, dst=dst * spec.itemsize)

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from strata.plan.frontends._common import nothing
+from strata.plan.frontends._common import Ranks, nothing
 from strata.plan.spec import Spec
 
 
-def slices(spec: Spec, rank: int) -> np.ndarray:
-    """The die's slices, SLICE_DTYPE."""
+def slices(spec: Spec, rank: Ranks) -> np.ndarray:
+    """The slices of a die, or of each."""
     return nothing()

@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from strata.plan.frontends._common import nothing, pulls
+from strata.plan.frontends._common import Ranks, pulls, unless
 from strata.plan.spec import Spec
 
 
-def slices(spec: Spec, rank: int) -> np.ndarray:
-    """The die's slices, SLICE_DTYPE."""
-    if spec.in_place and rank == spec.root:
-        return nothing()
-    return pulls([spec.root], spec.part)
+def slices(spec: Spec, rank: Ranks) -> np.ndarray:
+    """The slices of a die, or of each."""
+    nbytes = unless(rank == spec.root, spec.part) if spec.in_place else spec.part
+    return pulls([spec.root], nbytes)

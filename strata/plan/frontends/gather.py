@@ -1,15 +1,10 @@
 """gather: the root pulls each member's source into its part of OUT."""
 
-import numpy as np
-
-from strata.plan.frontends._common import nothing, pulls
+from strata.plan.frontends import all_gather
+from strata.plan.frontends._common import Ranks, Slices, at_root
 from strata.plan.spec import Spec
 
 
-def slices(spec: Spec, rank: int) -> np.ndarray:
-    """The die's slices, SLICE_DTYPE."""
-    if rank != spec.root:
-        return nothing()
-    peers = np.arange(spec.nranks)
-    out = pulls(peers, spec.part, dst=peers * spec.part)
-    return out[peers != rank] if spec.in_place else out
+def slices(spec: Spec, rank: Ranks) -> Slices:
+    """The slices of a die, or of each."""
+    return at_root(spec, rank, all_gather.slices)

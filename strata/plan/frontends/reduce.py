@@ -6,25 +6,24 @@ A member off the root has no OUT: its share is TRANSIENT, never stored on its wa
 
 import numpy as np
 
-from strata.plan.frontends._common import nothing, pulls, pushes, share
-from strata.plan.records import SCRATCH, TRANSIENT
+from strata.plan.frontends._common import Ranks, Slices, at_root, joined, pulls, pushes, share, unless
+from strata.plan.records import OUT, SCRATCH, TRANSIENT
 from strata.plan.spec import Spec
 
 
-def slices(spec: Spec, rank: int) -> np.ndarray:
-    """The die's slices, SLICE_DTYPE."""
+def slices(spec: Spec, rank: Ranks) -> Slices:
+    """The slices of a die, or of each."""
     n, root = spec.nranks, spec.root
     peers = np.arange(n)
     if n == 1:
         return pulls(peers[spec.in_place :], spec.part)
     if spec.mode == "mailbox":
-        return pulls(peers, spec.part, op=spec.redop) if rank == root else nothing()
+        return at_root(spec, rank, lambda spec, rank: pulls(peers, spec.part, op=spec.redop))
     start, length = share(spec.part, spec.itemsize, n, rank)
-    if rank == root:
-        return pulls(peers, length, src=start, dst=start, op=spec.redop)
-    reduced = pulls(peers, length, src=start, op=spec.redop)
-    reduced["dst_buf"] = SCRATCH
-    reduced["flags"] = TRANSIENT
-    sent = pushes([root], length, dst=start)
+    own = rank == root
+    reduced = pulls(peers, length, src=start, dst=own * start, op=spec.redop)
+    reduced["dst_buf"] = np.where(own, OUT, SCRATCH)
+    reduced["flags"] = unless(own, TRANSIENT)
+    sent = pushes([root], unless(own, length), dst=start)
     sent["src_buf"] = SCRATCH
-    return np.concatenate((reduced, sent))
+    return joined(reduced, sent)

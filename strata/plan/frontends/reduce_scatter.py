@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from strata.plan.frontends._common import pulls
+from strata.plan.frontends._common import Ranks, pulls
 from strata.plan.spec import Spec
 
 
-def slices(spec: Spec, rank: int) -> np.ndarray:
-    """The die's slices, SLICE_DTYPE."""
+def slices(spec: Spec, rank: Ranks) -> np.ndarray:
+    """The slices of a die, or of each."""
     peers = np.arange(spec.nranks)
     if spec.nranks == 1:
         return pulls(peers[spec.in_place :], spec.part)
