@@ -22,13 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from strata.config import parse_size
+from strata.machine import load
 from strata.plan import Plan, Spec, algorithms, build, build_all
-from strata.plan.cost import CM384
 from strata.plan.records import DTYPE_NAMES, OP_NAMES
 from strata.plan.schedule import POLICIES
 from strata.plan.spec import OPERATIONS, REDUCTIONS
-from strata.plan.topology import CM384 as SUPERNODE
 
+SUPERNODE, CM384 = load("cm384").place, load("cm384").cost
 FEW = 16  # members whose plans are built one by one
 F32, SUM = DTYPE_NAMES.index("f32"), OP_NAMES.index("sum")
 

@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import InvalidArgument
+from strata.machine import load
 from strata.plan import Spec, algorithms, build, build_all, user, verify
-from strata.plan.cost import CM384, HOST, Cost
+from strata.plan.cost import HOST, Cost
 from strata.plan.frontends import frontend, frontends
 from strata.plan.plan import ARRAYS
 from strata.plan.records import OP_NAMES
 from strata.plan.schedule import POLICIES
 from strata.plan.spec import MODES, OPERATIONS, REDUCTIONS, ROOTED, normal
-from strata.plan.topology import CM384 as SUPERNODE
 from strata.plan.topology import HOST as ONE_NODE
 from strata.plan.topology import Topology
 
+SUPERNODE, CM384 = load("cm384").place, load("cm384").cost
 FINE = Cost((0.1, 0.2, 0.7, 2.1), (33.0, 8.75, 7.1, 6.25), (1 << 14, 1 << 15, 1 << 14, 1 << 13), (3, 2, 2, 1))
 MACHINES = ((HOST, ONE_NODE), (CM384, SUPERNODE), (FINE, Topology(2, 4)))
 DTYPES = ("i8", "bf16", "f32", "i64", "c128")
