@@ -54,10 +54,11 @@ class Problem:
         return [np.array(self.parts[n], kind) for n, kind in KINDS.items()]
 
 
-def draw(seed, lanes=8, tasks=40, links=6):
+def draw(seed, lanes=8, tasks=40, links=6, crowd=False):
     """A problem with everything in it, whose every task can run: what is waited for is posted by tasks that come
     before in one order of all.  Flows take 0.1 ms to 1 s, so that whole picoseconds are 1e-8 of them at most, and
-    each is of a peer of its own, with all of its backlog."""
+    each is of a peer of its own, with all of its backlog; with ``crowd`` they share peers, have backlogs of their
+    own, cross a link twice, and much happens at one instant."""
     rng = random.Random(seed)
     p = Problem(package=2, node=4)
     ports = [p.link(rng.choice((0.05, 0.1, 0.2)) * rng.uniform(0.8, 1.2), rng.choice((0.0, 0.0, 0.1)))
@@ -66,7 +67,7 @@ def draw(seed, lanes=8, tasks=40, links=6):
     lots = [[] for _ in range(lanes)]
     made, open_flags, unmet = [], [], []
     for number in range(tasks):
-        task = _task(rng, number, ports, pools)
+        task = _crowded(rng, ports, pools) if crowd else _task(rng, number, ports, pools)
         waits = rng.sample(open_flags, min(len(open_flags), rng.choice((0, 0, 1, 2))))
         task["wait"] = [(flag, rng.randint(0, 10**9)) for flag in waits]
         rng.choice(lots).append(task)
@@ -100,4 +101,16 @@ def _task(rng, number, ports, pools):
         task["work"] = float(rng.randint(10**8, 10**11))
         task["uses"] = [(rng.choice(pools), float(rng.randint(1, 4)))]
         task["bound"] = 1.0
+    return task
+
+
+def _crowded(rng, ports, pools):
+    task = _task(rng, 0, ports, pools)
+    task |= {"hold": rng.choice((0, 1000, 2000)), "latency": rng.choice((0, 0, 3000))}
+    task["backlog"] = rng.choice((0, r.BACKLOG_ONE // 3, r.BACKLOG_ONE))
+    if "bound" in task and task["bound"] != 1.0:
+        task["work"] = float(rng.choice((0, 4096, 65536)))
+        task["bound"] = rng.choice((INF, 0.01, 0.05))
+        some = [(rng.choice(ports), rng.choice((0.5, 1.0)), rng.randint(0, 3)) for _ in range(rng.randint(1, 4))]
+        task["uses"] = some
     return task

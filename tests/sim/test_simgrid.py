@@ -15,10 +15,11 @@ import pytest
 import timing_reference
 from timing_problems import draw
 
+from strata._core import simulator
 from strata.exec.timed import records as r
 from strata.plan.topology import Topology
 
-RUNS = {"reference": timing_reference.run}
+RUNS = {"engine": simulator.run, "reference": timing_reference.run}
 ORACLE = Path(__file__).with_name("simgrid_oracle.py")
 US = 1_000_000  # ps
 
