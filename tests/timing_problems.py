@@ -61,15 +61,15 @@ def draw(seed, lanes=8, tasks=40, links=6, crowd=False):
     own, cross a link twice, and much happens at one instant."""
     rng = random.Random(seed)
     p = Problem(package=2, node=4)
-    ports = [p.link(rng.choice((0.05, 0.1, 0.2)) * rng.uniform(0.8, 1.2), rng.choice((0.0, 0.0, 0.1)))
-             for _ in range(links)]  # fmt: skip
+    losses = (0.0, 0.3) if crowd else (0.0, 0.0, 0.1)
+    ports = [p.link(rng.choice((0.05, 0.1, 0.2)) * rng.uniform(0.8, 1.2), rng.choice(losses)) for _ in range(links)]
     pools = [p.link(lanes + rng.randint(1, 3), kind=r.POOL) for _ in range(2)]
     lots = [[] for _ in range(lanes)]
     made, open_flags, unmet = [], [], []
     for number in range(tasks):
         task = _crowded(rng, ports, pools) if crowd else _task(rng, number, ports, pools)
         waits = rng.sample(open_flags, min(len(open_flags), rng.choice((0, 0, 1, 2))))
-        task["wait"] = [(flag, rng.randint(0, 10**9)) for flag in waits]
+        task["wait"] = [(flag, rng.choice((0, 1000)) if crowd else rng.randint(0, 10**9)) for flag in waits]
         rng.choice(lots).append(task)
         made.append(task)
         free = [t for t in made if "post" not in t]
@@ -82,7 +82,8 @@ def draw(seed, lanes=8, tasks=40, links=6, crowd=False):
         if len(unmet) >= 3:
             starts = [p.flag() for _ in unmet]
             met = list(zip(rng.sample(range(8), len(unmet)), unmet, starts, strict=True))
-            p.meeting(met, rng.randint(0, 10**8), sorted(rng.sample(range(10**9), 4)))
+            most = 10**4 if crowd else 10**9
+            p.meeting(met, rng.randint(0, most // 10), sorted(rng.sample(range(most), 4)))
             open_flags += starts
             unmet = []
     for lot in lots:
@@ -109,7 +110,7 @@ def _crowded(rng, ports, pools):
     task |= {"hold": rng.choice((0, 1000, 2000)), "latency": rng.choice((0, 0, 3000))}
     task["backlog"] = rng.choice((0, r.BACKLOG_ONE // 3, r.BACKLOG_ONE))
     if "bound" in task and task["bound"] != 1.0:
-        task["work"] = float(rng.choice((0, 4096, 65536)))
+        task["work"] = float(rng.choice((0, 4096, 65536, 65536)))
         task["bound"] = rng.choice((INF, 0.01, 0.05))
         some = [(rng.choice(ports), rng.choice((0.5, 1.0)), rng.randint(0, 3)) for _ in range(rng.randint(1, 4))]
         task["uses"] = some
