@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 
 from strata.errors import InvalidArgument
-from strata.plan.algorithms import atomic, binomial, bruck, full_mesh, hierarchical, pairwise, pat, rhd, ring, staged
+from strata.plan.algorithms import atomic, binomial, bruck, full_mesh, hierarchical, pat, rhd, ring, staged
 from strata.plan.algorithms.algorithm import Algorithm
 from strata.plan.spec import Spec
 from strata.plan.topology import Topology
@@ -18,7 +18,6 @@ __all__ = ["Algorithm", "available", "get", "names", "register"]
 
 _BUILTIN: tuple[Algorithm, ...] = (
     full_mesh.FULL_MESH,
-    pairwise.PAIRWISE,
     ring.RING,
     ring.ZEROCOPY_RING,
     rhd.RHD,
