@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--load", metavar="FILE", help="plans from a file instead of an operation")
     add("--msccl", metavar="FILE", help="an MSCCL XML algorithm instead of the library's")
     add("--mscclpp", metavar="FILE", help="an MSCCL++ JSON execution plan instead of the library's")
-    add("-o", "--output", metavar="FILE", help="save as .npz or .json, or .xml (MSCCL)")
+    add("-o", "--output", metavar="FILE", help="save as .npz or .json, .xml (MSCCL), .goal (LogGOPSim), .et (Chakra)")
     add("--verify", action="store_true", help="prove that the plans of all members deliver the operation")
     add("--diff", metavar="FILE", help="what the plans in FILE differ in; status 1 if they do")
     add("--explain", action="store_true", help="which algorithm, why, and what the others would cost")
@@ -169,10 +169,16 @@ def _counts(name: str) -> np.ndarray:
 
 
 def _save(args: argparse.Namespace, plans: list[Plan]) -> None:
-    if args.output.lower().endswith(".xml"):
-        from strata.plan.interchange import msccl_write
+    name = args.output.lower()
+    if name.endswith((".xml", ".goal", ".et")):
+        from strata import selection
+        from strata.plan.interchange import chakra, goal, msccl_write
 
-        text = msccl_write.write(plans)
+        gbps = selection.machine(args.machine).cost.gbps[0]
+        if name.endswith(".et"):
+            chakra.write(plans, args.output[:-3], gbps=gbps)
+            return
+        text = msccl_write.write(plans) if name.endswith(".xml") else goal.write(plans, gbps=gbps)
         with open(args.output, "w", encoding="utf-8") as out:
             out.write(text)
     elif len(plans) == 1 and args.rank is not None:
