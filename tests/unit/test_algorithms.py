@@ -112,7 +112,7 @@ def test_members_wait_only_for_flags_that_are_posted_and_stay_within_them(name):
 
 
 def test_logarithmic_steps_and_what_crosses():
-    assert trees.Trees(*nested(32, 2, 16)).last == 2
+    assert nested(32, 2, 16).last == 2
     for n in (2, 5, 16, 17, 64):
         spec = normal(cases.spec("all_gather", 100, n))
         for name in ("pat", "bruck", "rhd"):

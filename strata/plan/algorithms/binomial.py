@@ -7,6 +7,8 @@ a broadcast from the root and gathers them round a ring: twice the bytes per mem
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from strata.plan.algorithms import trees as t
@@ -31,6 +33,7 @@ def tree(n: int, root: int, topology: Topology) -> t.Trees:
     return t.Trees(np.where(place > 0, (place - low + root) % n, -1), np.where(place > 0, step, -1))
 
 
+@lru_cache(4)
 def _scatter(n: int, root: int) -> t.Trees:
     """Blocks by place: block p passes every subtree it is in."""
     whole = tree(n, root, Topology())
@@ -40,6 +43,7 @@ def _scatter(n: int, root: int) -> t.Trees:
     return t.Trees(np.where(inside, whole.parent, -1), np.where(inside, whole.step, -1))
 
 
+@lru_cache(4)
 def _gather(n: int, root: int) -> t.Trees:
     """The same backwards: a subtree's blocks come from the child that they are under."""
     place = ((np.arange(n) - root) % n)[:, None]
@@ -103,6 +107,7 @@ BINOMIAL = Algorithm(
 )
 
 
+@lru_cache(4)
 def _shares(n: int, root: int, topology: Topology) -> t.Trees:
     """Share s goes from the root to member s, or its right neighbour if that is the root, and on round the ring."""
     member, share = np.indices((n, n))

@@ -9,11 +9,13 @@ its owner moves bytes under it; what has no bytes is left out on both sides.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from strata.plan.frontends._common import grain
+from strata.plan.frontends._common import grain, joined
 from strata.plan.records import (
     NONE,
     OUT,
@@ -34,17 +36,41 @@ CHUNK = 128 << 10  # bytes from which on a block is cut, so that its steps overl
 Place = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-class Trees(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Trees:
     """int64 (members, blocks).  ``parent``: from whom the member has the block, -1 if it does not
     receive it.  ``step``: in which step; -1 as well; later than its parent's."""
 
     parent: np.ndarray
     step: np.ndarray
 
-    @property
+    @cached_property
     def last(self) -> int:
         """The last step."""
         return int(self.step.max(initial=-1))
+
+    @cached_property
+    def gives(self) -> np.ndarray:
+        """Who gives which block to others, bool (members, blocks)."""
+        gives = np.zeros(self.parent.shape, bool)
+        child, block = np.nonzero(self.parent >= 0)
+        gives[self.parent[child, block], block] = True
+        return gives
+
+    @cached_property
+    def _given(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All edges by giver, block and distance: children and blocks; and where each giver's begin."""
+        n = len(self.parent)
+        child, block = np.nonzero(self.parent >= 0)
+        giver = self.parent[child, block]
+        order = np.lexsort(((child - giver) % n, block, giver))
+        return child[order], block[order], np.searchsorted(giver[order], np.arange(n + 1))
+
+    def given(self, member: int) -> tuple[np.ndarray, np.ndarray]:
+        """To whom the member gives which blocks, by block and then by their distance from it."""
+        child, block, first = self._given
+        mine = slice(first[member], first[member + 1])
+        return child[mine], block[mine]
 
 
 class Blocks(NamedTuple):
@@ -55,8 +81,8 @@ class Blocks(NamedTuple):
     itemsize: int
     chunks: int
 
-    def chunk(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Start within its block and length of chunk ``number`` of each block."""
+    def chunk(self, number: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Start within its block and length of chunk ``number`` of each block; of a column of numbers, rows."""
         unit = grain(self.itemsize)
         grains = -(-self.bytes // unit)
         begin = np.minimum(grains * number // self.chunks * unit, self.bytes)
@@ -83,19 +109,21 @@ def shares(spec: Spec, number: int, nchunks: int = 1) -> Blocks:
 
 
 def made(**columns) -> np.ndarray:
-    """Slices from columns, SLICE_DTYPE; those without bytes are left out.  Pulls without flags
-    unless told otherwise."""
+    """Slices from columns, or tables row by row, SLICE_DTYPE; those without bytes are left out.  Pulls without
+    flags unless told otherwise."""
     columns = {"kind": PULL, "wait_peer": NONE, "wait_flag": NONE, "post_flag": NONE, **columns}
-    length = max(np.size(c) for c in columns.values()) if all(np.size(c) for c in columns.values()) else 0
-    slices = np.zeros(length, SLICE_DTYPE)
+    shapes = [column.shape for column in columns.values() if isinstance(column, np.ndarray)]
+    slices = np.zeros(np.broadcast_shapes((1,), *shapes), SLICE_DTYPE)
     for name, column in columns.items():
-        slices[name] = column if length else 0
-    return slices[slices["bytes"] != 0]
+        slices[name] = column
+    slices = slices.reshape(-1)
+    moving = slices["bytes"] != 0
+    return slices if moving.all() else slices[moving]
 
 
 def ordered(*parts: np.ndarray) -> np.ndarray:
     """Lists of slices as one, by step."""
-    slices = np.concatenate(parts)
+    slices = joined(*parts) if len(parts) > 1 else parts[0]
     return slices[np.argsort(slices["step"], kind="stable")]
 
 
@@ -119,15 +147,13 @@ def spread(trees: Trees, rank: int, blocks: Blocks, place: Place, *, first: int 
     given = trees.step[giver, block]
     me = np.full(len(block), rank)
     (src_buf, src), (dst_buf, dst) = place(giver, block), place(me, block)
-    parts = []
-    for k in range(blocks.chunks):
-        begin, length = (column[block] for column in blocks.chunk(k))
-        flag = np.where(given >= 0, first + given * blocks.chunks + k, NONE if ready is None else ready + k)
-        mine = first + step * blocks.chunks + k
-        parts.append(made(peer=giver, src_buf=src_buf, src=src + begin, dst_buf=dst_buf, dst=dst + begin,
-                          bytes=length, wait_peer=np.where(flag == NONE, NONE, giver), wait_flag=flag,
-                          post_flag=mine, step=mine))  # fmt: skip
-    return merged(ordered(*parts)) if parts else made(bytes=0)
+    k = np.arange(blocks.chunks)[:, None]
+    begin, length = (column[:, block] for column in blocks.chunk(k))
+    flag = np.where(given >= 0, first + given * blocks.chunks + k, NONE if ready is None else ready + k)
+    mine = first + step * blocks.chunks + k
+    pulls = made(peer=giver, src_buf=src_buf, src=src + begin, dst_buf=dst_buf, dst=dst + begin, bytes=length,
+                 wait_peer=np.where(flag == NONE, NONE, giver), wait_flag=flag, post_flag=mine, step=mine)  # fmt: skip
+    return merged(ordered(pulls))
 
 
 def merged(slices: np.ndarray) -> np.ndarray:
@@ -157,31 +183,27 @@ def reduced(trees: Trees, rank: int, blocks: Blocks, spec: Spec, origin: np.ndar
     partials no wider than elements).  Step s of the trees is step ``last`` - s here, and the
     origins' is ``last`` + 1; flags as in ``spread``.
     """
-    n, last, nchunks = spec.nranks, trees.last, blocks.chunks
-    gives = np.zeros(trees.parent.shape, bool)
-    child, of = np.nonzero(trees.parent >= 0)
-    gives[trees.parent[child, of], of] = True
+    last, nchunks = trees.last, blocks.chunks
     buf = OUT if in_out else SCRATCH
-    rows = []
-    cuts = [tuple(c.tolist() for c in blocks.chunk(k)) for k in range(nchunks)]
-    for block in np.flatnonzero(gives[rank] | (origin == rank)).tolist():
-        final = origin[block] == rank
-        children = np.flatnonzero(trees.parent[:, block] == rank)
-        children = children[np.argsort((children - rank) % n)].tolist()
-        mine = (last - int(trees.step[rank, block])) * nchunks
-        for k, (begins, lengths) in enumerate(cuts):
-            if not lengths[block]:
-                continue
-            at = int(blocks.start[block]) + begins[block]
-            partial = partial_length(at, spec.dtype, spec.redop)
-            dst = (OUT, int(target[block]) + begins[block], 0) if final else (buf, partial, PARTIAL_DST)
-            for c in (rank, *children):
-                summed = c != rank and gives[c, block]
-                src, where, flag = (buf, partial, PARTIAL_SRC) if summed else (SRC, at, 0)
-                wait = (c, (last - int(trees.step[c, block])) * nchunks + k) if summed else (NONE, NONE)
-                rows.append((c, PULL, spec.redop, src, dst[0], where, dst[1], lengths[block], *wait, mine + k,
-                             flag | dst[2], mine + k))  # fmt: skip
-    return ordered(np.array(rows, SLICE_DTYPE))
+    child, given = trees.given(rank)
+    own = np.flatnonzero(trees.gives[rank] | (origin == rank))
+    member, block = np.concatenate((np.full(len(own), rank), child)), np.concatenate((own, given))
+    order = np.argsort(block, kind="stable")  # own operands before the children's
+    member, block = member[order], block[order]
+    final = origin[block] == rank
+    summed = (member != rank) & trees.gives[member, block]
+    mine, theirs = ((last - trees.step[m, block]) * nchunks for m in (rank, member))
+    k = np.arange(nchunks)[:, None]
+    begin, length = (column[:, block] for column in blocks.chunk(k))
+    at = blocks.start[block] + begin
+    partial = partial_length(at, spec.dtype, spec.redop)
+    sums = made(peer=member, op=spec.redop, bytes=length,
+                src_buf=np.where(summed, buf, SRC), src=np.where(summed, partial, at),
+                dst_buf=np.where(final, OUT, buf), dst=np.where(final, target[block] + begin, partial),
+                flags=np.where(summed, PARTIAL_SRC, 0) | np.where(final, 0, PARTIAL_DST),
+                wait_peer=np.where(summed, member, NONE), wait_flag=np.where(summed, theirs + k, NONE),
+                post_flag=mine + k, step=mine + k)  # fmt: skip
+    return ordered(sums)
 
 
 def scratch(spec: Spec, whole: int) -> int:
