@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from strata import vmm
+    from strata import clock, vmm
     from strata._core.work import Work
     from strata.capturing import Graph, capture
     from strata.comm import Group, world
@@ -90,6 +90,7 @@ __all__ = [
     "algorithm",
     "array",
     "capture",
+    "clock",
     "current_stream",
     "deregister",
     "empty",

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from strata import bootstrap, errors, failure, selection, staging
+from strata import bootstrap, clock, errors, failure, selection, staging
 from strata._core import array as codes
 from strata._core import crew
+from strata._core.clocked import Clocked
 from strata._core.collective import Collectives
 from strata._core.front import OPERATIONS
 from strata._core.memory import alloc_array
@@ -54,6 +55,8 @@ class Group(Collectives):
     long as the members of each group call its operations in one order.  A member
     that waits in one thread does not hinder operations of other groups in other threads.
     """
+
+    track: Any = None  # of a group whose dies have a clock: what it is told
 
     def __init__(self, context: Context, ranks: Iterable[int], name: str, key: bytes, timeout: float | None = None):
         super().__init__(context, ranks, name, key, timeout)
@@ -284,7 +287,7 @@ class Group(Collectives):
         name = choice.algorithm.name
         find = build if algorithms.is_users(name) else self._cache.get  # a user may give the name to another
         plan = find(spec, self.rank, choice.cores, algorithm=name, path=choice.path, policy=choice.partition,
-                    topology=where)  # fmt: skip
+                    cost=self._selector.settings.cost, topology=where)  # fmt: skip
         everyone = range(self.size)
         limits = np.array([(*sizes(spec, m), choice.algorithm.scratch(spec, m, where)) for m in everyone], np.uint64)
         if (plan.buffer_bytes > limits).any():
@@ -345,6 +348,14 @@ class Group(Collectives):
         staging.check_overlap(op, src, out, self.size, self.rank)
 
 
+class TimedGroup(Clocked, Group):
+    """A group whose dies have a clock (strata.clock): the same, and its operations move their clocks."""
+
+    def __init__(self, context: Context, ranks: Iterable[int], name: str, key: bytes, timeout: float | None = None):
+        super().__init__(context, ranks, name, key, timeout)
+        self.track = clock.track(context, name, self._key, self.ranks)
+
+
 _world: Group | None = None
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
@@ -354,7 +365,8 @@ def world() -> Group:
     global _world
     context = bootstrap.context()
     if _world is None or _world.context is not context:
-        _world = Group(context, range(context.ndies), "world", b"")
+        kind = Group if clock.of(context) is None else TimedGroup
+        _world = kind(context, range(context.ndies), "world", b"")
     _world.reopen()  # it may have been closed by finalize()
     crew.start(context, selection.workers(context.ndies))
     return _world

@@ -158,6 +158,9 @@ class Config:
     sdma_block: int = _option(MIB, _size(64, 64 * MIB, 64), "Largest copy of one descriptor; larger ones are split.")
     table: str = _option("", _TEXT, "File of measured times (strata tune) that the choice of algorithms goes by, in place of the cost model.")
     topology: str = _option("", _TEXT, 'Dies of a package and of a node that hierarchical algorithms go by, such as "2x16".')
+    clock: str = _option("", _TEXT, 'Machine whose time a job is to tell beside its results ("cm384", or a .toml file): docs/clock.md.')
+    clock_trace: str = _option("", _TEXT, "File that gets what happened by that clock, for Perfetto and chrome://tracing.")
+    clock_json: str = _option("", _TEXT, "File that gets what that clock has counted, of every die.")
     intercept: bool = _option(False, _FLAG, "Make numpy's own arrays fabric memory, in all threads, from init() to finalize().")
     intercept_min_bytes: int = _option(KIB, _size(0, 1 << 44), "Bytes of the smallest numpy array that interception makes fabric memory.")
     # fmt: on

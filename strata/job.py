@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 from typing import Any
 
-from strata import bootstrap, comm, sdma, streams, vmm
+from strata import bootstrap, clock, comm, sdma, streams, vmm
 from strata._core import space
 from strata.fabric import allocator
 
@@ -28,6 +28,7 @@ def finalize() -> None:
     Operations that are still in progress end with an error; peers that wait for this die
     get PeerDead.  Arrays stay usable in this process.
     """
+    clock.close()
     streams.stop()
     comm.close()
     if bootstrap.initialized():

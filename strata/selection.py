@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
@@ -14,9 +15,9 @@ from strata.plan import algorithms
 from strata.plan.select import Ask, Choice, Settings, check, choose
 from strata.plan.spec import OPERATIONS, Spec
 from strata.plan.table import Table
-from strata.plan.topology import HOST, Topology
+from strata.plan.topology import Topology
 
-__all__ = ["Selector", "machine", "settings", "workers"]
+__all__ = ["Selector", "clock_machine", "machine", "settings", "workers"]
 
 
 def _options(options: config.Config) -> dict[str, Ask]:
@@ -56,12 +57,23 @@ def _read(options: config.Config) -> Settings:
             table = Table.load(options.table)
         except (OSError, InvalidArgument) as error:
             raise ConfigError(f"STRATA_TABLE: {error}") from error
-    place = topology(options.topology) if options.topology else HOST
-    return Settings(topology=place, table=table, cores=options.cores, options=_options(options))
+    found = _of(clock_machine(options)) if options.clock else Settings(cores=options.cores)
+    place = topology(options.topology) if options.topology else found.topology
+    cores = options.cores if options.cores > 1 or os.environ.get("STRATA_CORES") else found.cores
+    return dataclasses.replace(found, topology=place, table=table, cores=cores, options=_options(options))
+
+
+def clock_machine(options: config.Config) -> Machine:
+    """The machine that option clock names.  ConfigError: there is none of that name, or its file is wrong."""
+    try:
+        return load(options.clock)
+    except InvalidArgument as error:
+        raise ConfigError(f"STRATA_CLOCK={options.clock!r}: {error}") from None
 
 
 def settings() -> Settings:
-    """What this process's options say; the same on all dies of a job that have the same environment."""
+    """What this process's options say; the same on all dies of a job that have the same environment.  With option
+    clock it goes by that machine."""
     return _read(config.get())
 
 

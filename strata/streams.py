@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from strata import bootstrap, errors
+from strata import bootstrap, clock, errors
 from strata._core import engine as engines
 from strata._core import stream as core
 from strata.sdma import Batch
@@ -55,6 +55,7 @@ class Stream(core.CoreStream):
         context = bootstrap.context()
         self.name = f"stream {next(_numbers)}" if name is None else str(name)
         self._open(engines.engine_of(context), self.name, depth)
+        self.lane = clock.lane(context, self.name)  # None: the die has no clock
         _streams.add(self)
 
     # ---- what is queued ---------------------------------------------------------------
@@ -79,6 +80,8 @@ class Stream(core.CoreStream):
         if not isinstance(batch, Batch):
             raise TypeError(f"submit: a strata.sdma.Batch is expected, not {type(batch).__name__}")
         self._queue(batch.build(), batch)
+        if self.lane is not None:
+            self.lane.moved(batch.build())
 
     def wait_event(self, event: Event) -> None:
         """What is queued from now on begins when the event has happened, as last recorded.  The host does not wait."""
@@ -88,6 +91,8 @@ class Stream(core.CoreStream):
         at = event.at
         if at is not None and at[0] is not self.progress and not (at[0].ended(at[1]) and at[0].wait(at[1], None)):
             self._queue((), None, *at)
+        if self.lane is not None and event.time is not None:
+            self.lane.wait(event.time)
 
     def wait_stream(self, other: Stream) -> None:
         """What is queued from now on begins when all that is queued on ``other`` now has ended."""
@@ -114,10 +119,14 @@ class Stream(core.CoreStream):
         if progress.torn or not progress.wait(progress.issued, timeout):
             self._fail(progress, timeout)
         progress.settle()
+        if self.lane is not None and self.lane.last is not None:
+            self.lane.last.join()
 
     def _fail(self, progress: core.Progress, timeout: float | None) -> None:
         progress.drain(timeout)
         self._renew(progress)
+        if self.lane is not None:
+            self.lane.last = None
         progress.raised = True
         error = progress.error
         raise errors.Cancelled(f"{self.name} failed", operation="stream") if error is None else error
@@ -174,6 +183,7 @@ class Event:
 
     def __init__(self) -> None:
         self.at: tuple[core.Progress, int] | None = None
+        self.time: Any = None  # by the die's clock, if it has one
 
     def record(self, stream: Stream | None = None) -> None:
         """Records the event in a stream (None: the current one; if there is none, all before it is done)."""
@@ -183,6 +193,7 @@ class Event:
             if stream.progress.torn:
                 raise stream.progress.cancelled("record")
         self.at = None if stream is None else (stream.progress, stream.progress.issued)
+        self.time = stream.lane.place() if stream is not None and stream.lane is not None else None
 
     def wait(self, stream: Stream | None = None) -> None:
         """A stream (None: the current one) waits for the event; without any stream the host does."""
@@ -202,6 +213,8 @@ class Event:
         ``timeout``: seconds (None: for as long as the operations' own timeouts let them live); CollectiveTimeout.
         """
         if self.at is None or self.at[0].wait(self.at[1], timeout):
+            if self.time is not None:
+                self.time.join()
             return
         progress = self.at[0]
         error = progress.cause()

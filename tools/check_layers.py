@@ -30,7 +30,7 @@ LAYERS = (
     ("machine",),
     ("exec",),
     ("failure", "staging", "selection"),
-    ("comm", "explaining"),
+    ("clock", "comm", "explaining"),
     ("streams",),
     ("capturing",),
     ("job",),

@@ -143,7 +143,7 @@ cdef class Front(Transfers):
         lanes = self.lanes(q, handle, timeout) if sdma else None
         if async_op or stream is not None or not st_worker_idle(&self.collectives):
             return self.submit(q, (src_array, out_array, scratch, handle, lanes), result, async_op, stream)
-        self.run(q, src_array, out_array, scratch)
+        self.run(q, src_array, out_array, scratch, handle)
         return result
 
     cdef object record(self, Shape *s, Array *src, Array *out, object src_array, object out_array, object result,
@@ -164,11 +164,12 @@ cdef class Front(Transfers):
         return result
 
     cdef object submit(self, st_request *r, object keep, object result, bint async_op, object stream):
-        """Hands a request to the group's thread; after those that are there already, and those on the stream."""
+        """Hands a request to the group's thread; after those that are there already, and those on the stream.
+        ``keep``: None, or what it uses: source, output, scratch, PlanHandle, lanes."""
         cdef Work work
         cdef int err
         cdef bint queued = False
-        work = Work.__new__(Work)
+        work = self.make_work()
         work.group = self
         work.keep = keep
         work.result = result
@@ -272,8 +273,8 @@ cdef class Front(Transfers):
         r.timeout_ns = deadline_of(timeout, self.context)
         stream = current()
         if async_op or stream is not None or not st_worker_idle(&self.collectives):
-            return self.submit(&r, (src, out, handle, scratch, lanes), out, async_op, stream)
-        self.run(&r, src, out, scratch)
+            return self.submit(&r, (src, out, scratch, handle, lanes), out, async_op, stream)
+        self.run(&r, src, out, scratch, handle)
         return out
 
     def abstain(self, timeout):
@@ -288,7 +289,7 @@ cdef class Front(Transfers):
         r.timeout_ns = deadline_of(timeout, self.context)
         try:
             if st_worker_idle(&self.collectives):
-                self.run(&r, None, None, None)
+                self.run(&r, None, None, None, None)
             else:
                 self.submit(&r, None, None, False, None)
         except errors.CollectiveMismatch:

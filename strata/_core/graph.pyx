@@ -283,6 +283,12 @@ cdef class Tape:
         cdef int status = st_event_status(self.engine.e, self.g.event)
         return status if self.engine.e.events[self.g.event].index // 2 < count else ST_OK
 
+    def told(self, uint64_t count):
+        """How the first ``count`` replays have ended: "well" or "failed"; None: they go on.  Never waits."""
+        if st_event_count(self.engine.e, self.g.event) < count:
+            return None
+        return "well" if self.outcome(count) == ST_OK else "failed"
+
     def poll(self, uint64_t count):
         """The same as wait, and never waits: "goes on" if they have not ended."""
         cdef st_graph_end end

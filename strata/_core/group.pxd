@@ -138,7 +138,7 @@ cdef class CoreGroup:
     cdef int stop(self) except -1
     cdef int check_here(self) except -1
     cdef object find_plan(self, uint64_t desc, uint64_t count, uint64_t key)
-    cdef object run(self, st_request *r, object src, object out, object scratch)
+    cdef object run(self, st_request *r, object src, object out, object scratch, PlanHandle handle)
     cdef object lend(self, st_request *r, uint64_t nbytes)
     cdef object failed(self, int status, st_request *r, object arrays)
     cdef object transfer_failed(self, int status, st_transfer *t)

@@ -280,8 +280,8 @@ cdef class CoreGroup:
         r.scratch = cnp.PyArray_DATA(<cnp.ndarray>scratch)
         return scratch
 
-    cdef object run(self, st_request *r, object src, object out, object scratch):
-        """Runs a request on these arrays to its end; raises what went wrong."""
+    cdef object run(self, st_request *r, object src, object out, object scratch, PlanHandle handle):
+        """Runs a request on these arrays to its end; raises what went wrong.  ``handle``: of its plan, or None."""
         cdef int rc
         with nogil:
             rc = st_group_acquire(&self.g, &self.g.ctx.wait, r.timeout_ns)

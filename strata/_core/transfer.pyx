@@ -69,11 +69,8 @@ cdef class Transfers(CoreGroup):
                       bint async_op):
         cdef st_transfer t
         cdef Array a
-        cdef Work work
-        cdef bint queued = False
         cdef uint64_t ns
-        cdef int rc
-        cdef object temporary = array, result = array if receive else None
+        cdef object temporary = array
         stream = current()
         self.check_here()
         self.uncapturable("recv" if receive else "send")
@@ -101,15 +98,27 @@ cdef class Transfers(CoreGroup):
         t.buf = a.data
         if not receive:
             self.open_channel(t.peer)
+        return self.carry(&t, array, temporary, ns, async_op, stream)
+
+    cdef object make_work(self):
+        """Of an operation that is handed to a thread."""
+        return Work.__new__(Work)
+
+    cdef object carry(self, st_transfer *t, object array, object temporary, uint64_t ns, bint async_op, object stream):
+        """Carries a message; ``temporary``: what is used instead of the array, or itself."""
+        cdef Work work
+        cdef bint queued = False
+        cdef int rc
+        cdef object result = array if t.receive else None
         if async_op or stream is not None or not st_worker_idle(&self.transfers):
-            work = Work.__new__(Work)
+            work = self.make_work()
             work.group = self
             work.keep = temporary
             work.transfer = True
             work.result = result
-            if receive and temporary is not array:
+            if t.receive and temporary is not array:
                 work.copyback = (array, temporary)
-            work.item.transfer = t
+            work.item.transfer = t[0]
             work.item.deadline_ns = st_now_ns() + ns if ns else 0
             work.item.timeout_ns = ns
             if stream is not None:
@@ -128,9 +137,9 @@ cdef class Transfers(CoreGroup):
                 return work
             return work.wait() if stream is None else result
         with nogil:
-            rc = st_p2p_run(&self.g, &t, ns)
+            rc = st_p2p_run(&self.g, t, ns)
         if rc != ST_OK:
-            self.transfer_failed(rc, &t)
-        if receive and temporary is not array:
+            self.transfer_failed(rc, t)
+        if t.receive and temporary is not array:
             array[...] = temporary
         return result

@@ -13,6 +13,7 @@ from strata._core import front, memory
 from strata._core.planned import PlanHandle
 from strata._core.space import Context
 from strata.comm import Group
+from strata.plan.plan import Plan
 
 __all__ = ["Entry", "Recording", "active", "begin", "end"]
 
@@ -30,6 +31,7 @@ class Entry(NamedTuple):
     src: int  # addresses
     out: int
     nbytes: int  # of a copy
+    timed: Plan | None = None  # what it is on the machine of the dies' clock
 
 
 def begin(context: Context) -> Recording:
@@ -92,7 +94,7 @@ class Recording:
             )  # fmt: skip
         self._check(name, "source", src)
         self._check(name, "output", out)
-        handle, nbytes = None, 0
+        handle, timed, nbytes = None, None, 0
         if group.size == 1:
             nbytes = 0 if out is None or at[0] == at[1] else out.nbytes
         elif name != "barrier":
@@ -100,13 +102,14 @@ class Recording:
             spec, choice = group._choose_plan(in_place=in_place, variant=variant, overlap=False, **ask)
             spec = spec._replace(mode="zero_copy", in_place=bool(in_place))
             plan = group._build(spec, choice._replace(cores=1, path="mte"))
+            timed = None if group.track is None else group._build(spec, choice)
             handle = PlanHandle(plan, group.size, 0, False, mail >= 1 << 20)
             desc = front.fingerprint(desc, handle.digest)
             if out is not None and ask["redop"] and (pushes or handle.exposes_out) and at[1] % out.itemsize:
                 raise ValueError(f"{name}: the output is not aligned to its elements of {out.itemsize} bytes, and "
                                  "peers may add to it atomically: use one that is")  # fmt: skip
         text = failure.describe(desc, count)
-        self.entries.append(Entry(group, desc, count, text, handle, *at, nbytes))
+        self.entries.append(Entry(group, desc, count, text, handle, *at, nbytes, timed))
         self.keep.append((group, src, out))
 
     def copy_of(self, group: Group, a: np.ndarray) -> np.ndarray:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
 
-from strata import bootstrap, errors, failure
+from strata import bootstrap, clock, errors, failure
 from strata._core import descriptors, graph
 from strata.capturing import recording
 from strata.capturing.recording import Entry
@@ -35,11 +37,13 @@ class Graph:
         self._keep: Any = None
         self._why: BaseException | None = None  # there is no graph, or none any more
         self._good = 0  # replays that are known to have ended well
+        self._times: clock.Replays | None = None  # what the die's clock is told, if it has one
         self._mutex = threading.RLock()
 
     def _made(self, tape: graph.Tape, entries: list[Entry], keep: Any) -> None:
         self._tape, self._entries, self._keep, self.state = tape, entries, keep, "ready"
         self.operations = tuple(e.text if e.group is None else f"{e.group.name}: {e.text}" for e in entries)
+        self._times = clock.replays(bootstrap.context(), [_step(e) for e in entries])
 
     def _abandoned(self, why: BaseException) -> None:
         self._why, self.state = why.with_traceback(None), "abandoned"
@@ -78,11 +82,18 @@ class Graph:
                 raise self._fail()
             tape.begin(timeout)
             number = tape.begun
+            if self._times is not None:
+                self._times.begin(number, functools.partial(_ended, weakref.ref(self), tape, number))
             if async_op and queued is None:
                 _busy.add(self)
                 return Replay(self, number, timeout)
         self._settle(number, timeout, True)
+        self._join(number)
         return Replay(self, number, timeout) if async_op else None
+
+    def _join(self, number: int) -> None:
+        if self._times is not None:
+            self._times.join(number)
 
     def _ready(self) -> graph.Tape:
         if self.state == "capturing":
@@ -190,6 +201,7 @@ class Replay:
             if not ended:
                 raise errors.CollectiveTimeout(f"the replay has not ended within {timeout} s; it goes on",
                                                operation="replay", number=self._number)  # fmt: skip
+            self._graph._join(self._number)
             self._end(None)
         if self._error is not None:
             raise self._error
@@ -213,6 +225,24 @@ class Replay:
     def __repr__(self) -> str:
         state = "running" if not self.done() else "failed" if self._error is not None else "done"
         return f"<strata.Replay {state}, number {self._number} of {self._graph!r}>"
+
+
+# ---- the clock -----------------------------------------------------------------------------------
+
+
+def _step(e: Entry) -> clock.Step:
+    """A captured operation as the die's clock is told of it."""
+    if e.group is None:
+        return clock.Step(None, "copy", None, e.nbytes)
+    return clock.Step(e.group.track, failure.operation_name(e.desc), e.timed, e.nbytes)
+
+
+def _ended(of: weakref.ref[Graph], tape: graph.Tape, number: int) -> str | None:
+    """How a replay has ended: "well" or "failed"; None: it goes on.  Never waits."""
+    made = of()
+    if made is not None and number > made._good and made._why is not None:
+        return "failed"
+    return tape.told(number)
 
 
 # ---- words ---------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 # The homes of the public names.
 PRELOAD = (
-    "numpy", "strata.capturing", "strata.comm", "strata.explaining", "strata.fabric.arrays", "strata.fabric.intercept",
-    "strata.job", "strata.registration",
+    "numpy", "strata.capturing", "strata.clock", "strata.comm", "strata.explaining", "strata.fabric.arrays",
+    "strata.fabric.intercept", "strata.job", "strata.registration",
 )  # fmt: skip
 
 
@@ -61,9 +61,9 @@ def keep(options: Options, link: socket.socket, origin: Origin, stdin: int | Non
     return die
 
 
-def _preload() -> None:
+def _preload(*more: str) -> None:
     """Imports, once for all dies, what a script that uses strata will import."""
-    for name in PRELOAD:
+    for name in (*PRELOAD, *more):
         importlib.import_module(name)
 
 
@@ -124,6 +124,9 @@ def _job(options: Options, link: socket.socket, origin: Origin, stdin: int | Non
         os.environ["STRATA_INTERCEPT"] = "1"
         if options.intercept is not True:
             os.environ["STRATA_INTERCEPT_MIN_BYTES"] = str(options.intercept)
+    for name in ("clock", "clock_trace", "clock_json"):
+        if getattr(options, name) is not None:
+            os.environ[f"STRATA_{name.upper()}"] = getattr(options, name)
     try:
         job = bootstrap.create_job(options.n, options.hbm)
     except errors.ConfigError as error:
@@ -131,12 +134,14 @@ def _job(options: Options, link: socket.socket, origin: Origin, stdin: int | Non
     except (errors.StrataError, OSError) as error:
         raise Refused(LAUNCHER_FAILED, str(error)) from None
     if options.kind != "program":
-        _preload()
+        _preload(*(["strata.clock.die", "strata._core.simulator"] if os.environ.get("STRATA_CLOCK") else []))
         # The collector would write to every object's page, and each die would get its own copy.
         gc.freeze()
     try:
         keeper = Keeper(options, job, link, origin, Forwarder(options.n, options.tag), stdin=stdin)
         die = keeper.start()
+    except errors.ConfigError as error:
+        raise Refused(USAGE_ERROR, str(error)) from None
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         raise Refused(LAUNCHER_FAILED, f"{error.strerror or error}{where}") from None

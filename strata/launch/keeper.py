@@ -8,6 +8,7 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,7 @@ from strata.launch.options import LAUNCHER_FAILED, TIMED_OUT, Options
 from strata.launch.output import Forwarder
 from strata.launch.plumbing import Plumbing
 from strata.launch.sink import Sink
+from strata.launch.times import collector
 
 UNDYING = 5.0  # seconds after SIGKILL until the keeper gives a process up
 REPEAT = 0.05  # seconds within which the same signal again is an echo, not impatience
@@ -76,6 +78,7 @@ class Keeper:
         self._impatient = False
         self._front = -1  # pidfd
         self._plumbing = Plumbing(options, forwarder, stdin, self._log_failed)
+        self._times = collector(job.token, options.n)
 
     # --- starting
 
@@ -108,6 +111,8 @@ class Keeper:
             if pid == 0:
                 self.link.close()
                 listener.close()
+                if self._times:
+                    self._times.close()
                 return die
             for fd in theirs:
                 os.close(fd)
@@ -140,6 +145,8 @@ class Keeper:
         self._register(read, self._children_ended)
         self._register(self.link.fileno(), self._front_says)
         self._register(self.job.fileno(), lambda _: self.job.accept())
+        if self._times:
+            self._register(self._times.fileno(), lambda _: self._times and self._times.accept())
         with contextlib.suppress(AttributeError, OSError):  # no pidfd: the link's end tells
             self._front = os.pidfd_open(self.origin.front)
             self._register(self._front, lambda _: self._abandoned())
@@ -359,9 +366,14 @@ class Keeper:
             code = root.code
         if self.lost:
             text = "strata-run: some processes could not be ended (killed, but still there)\n" + text
+        said = self._times.finish(self.selector) if self._times else ""
         if self.forwarder:
-            self.forwarder.message(text)
+            self.forwarder.message(said + text)
             while not self.forwarder.finished():
                 self._step()
+        elif said and sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(said)
+                sys.stderr.flush()
         self.job.close()
         return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -62,6 +63,13 @@ def _hbm(text: str) -> int:
         raise ValueError(str(error).partition(": ")[2]) from None
 
 
+def _machine(text: str) -> str:
+    """A machine's file by its full name: dies may go elsewhere."""
+    if not text:
+        raise ValueError("a machine such as cm384, or a .toml file, is expected")
+    return os.path.abspath(text) if text.endswith(".toml") else text
+
+
 def _failure(text: str) -> str:
     if text not in ("kill", "continue"):
         raise ValueError("kill or continue expected")
@@ -82,6 +90,11 @@ _TABLE: tuple[tuple[tuple[str, ...], str, str | None, Callable[[str], Any], str]
     (("--bind",), "bind", None, bool, "pin each die to one CPU, in turn over those allowed"),
     (("--intercept",), "intercept", "[=MIN_BYTES]", _size,
      "numpy's own arrays, of MIN_BYTES and more, are fabric memory (STRATA_INTERCEPT)"),
+    (("--clock",), "clock", "MACHINE", _machine,
+     "also tell the time that the job would take on a machine, as cm384 or a .toml file (STRATA_CLOCK)"),
+    (("--clock-trace",), "clock_trace", "FILE", os.path.abspath,
+     "what happened by that clock, for Perfetto and chrome://tracing"),
+    (("--clock-json",), "clock_json", "FILE", os.path.abspath, "what that clock has counted, of every die"),
     (("-m",), "module", "MODULE", str, "run a module, as python -m does; ends the options"),
     (("-h", "--help"), "help", None, bool, "show this and exit"),
 )  # fmt: skip
@@ -93,7 +106,7 @@ _NOT_YET = {
     "--host": "strata runs on one host",
     "--hosts": "strata runs on one host",
     "--hostfile": "strata runs on one host",
-    "--machine": "the timing plane is `strata sim`, not a job",
+    "--machine": "to tell a job's time on a machine give --clock MACHINE; `strata sim` simulates without a job",
 }
 
 
@@ -109,6 +122,9 @@ class Options:
         self.tag = False
         self.log_dir: str | None = None
         self.bind = False
+        self.clock: str | None = None
+        self.clock_trace: str | None = None
+        self.clock_json: str | None = None
         self.intercept: int | bool = False  # True: of the size that option intercept_min_bytes says
         self.kind = ""  # "script", "module" or "program"
         self.target: list[str] = []

@@ -62,6 +62,7 @@ def spawn(
     timeout: float | None = None,
     grace: float = 2.0,
     hbm: int | str | None = None,
+    clock: str | None = None,
 ) -> list[T]:
     """Runs ``fn(*args)`` in each of ``n`` new dies of one job; their results in order of rank.
 
@@ -70,6 +71,7 @@ def spawn(
     timeout   seconds for the whole job (None: no limit)
     grace     seconds that dies get to end by themselves after one has failed
     hbm       HBM of each die: bytes, or a size such as "1G" (None: STRATA_HBM)
+    clock     machine whose time is told beside: a name or a .toml file (None: STRATA_CLOCK; docs/clock.md)
 
     Raises SpawnError when a die fails, for the one that failed first and not as
     a consequence of another: ``ranks`` names it, ``traceback`` is its traceback as text,
@@ -82,7 +84,7 @@ def spawn(
         )
     if not callable(fn):
         raise TypeError(f"spawn(fn, n, *args): a function expected first, not {type(fn).__name__}")
-    options = _options(n, timeout, grace, hbm)
+    options = _options(n, timeout, grace, hbm, clock)
     origin = Origin()
     link, keeper_link = socket.socketpair()
     results, die_results = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -99,7 +101,7 @@ def spawn(
     return _results(options.n, outcome, values, said)
 
 
-def _options(n: int, timeout: float | None, grace: float, hbm: int | str | None) -> Options:
+def _options(n: int, timeout: float | None, grace: float, hbm: int | str | None, clock: str | None) -> Options:
     from strata.config import parse_size
 
     if not isinstance(n, int) or not 1 <= n <= 1024:
@@ -110,7 +112,9 @@ def _options(n: int, timeout: float | None, grace: float, hbm: int | str | None)
         size = parse_size(hbm) if isinstance(hbm, str) else hbm
     except ValueError:
         raise errors.InvalidArgument(f"hbm={hbm!r}: bytes, or a size such as '64G', expected") from None
-    return Options(n, timeout=timeout, grace=grace, hbm=size)
+    if clock is not None and not isinstance(clock, str):
+        raise errors.InvalidArgument(f"clock={clock!r}: the name of a machine, or a .toml file, expected")
+    return Options(n, timeout=timeout, grace=grace, hbm=size, clock=clock)
 
 
 def _flush() -> None:
@@ -241,6 +245,8 @@ def _keep(
     try:
         become_keeper(origin)
         gc.freeze()
+        if options.clock is not None:
+            os.environ["STRATA_CLOCK"] = options.clock
         job = bootstrap.create_job(options.n, options.hbm)
         keeper = Keeper(options, job, link, origin, None, keep=[results.fileno()])
         die = keeper.start()

@@ -14,7 +14,7 @@ from strata import sdma
 ROOT = Path(__file__).parents[2]
 # README's of spaces is tested with vmm, docs/sdma.md's as the program that it is; interchange.md's reads a file.
 BLOCKS = [("README.md", k) for k in (0, 1, 2)] + [("docs/algorithms.md", 0), ("docs/algorithms.md", 1)]
-BLOCKS += [("docs/capture.md", 0), ("docs/streams.md", 0), ("docs/streams.md", 1)]
+BLOCKS += [("docs/capture.md", 0), ("docs/clock.md", 0), ("docs/streams.md", 0), ("docs/streams.md", 1)]
 
 
 def blocks(document):

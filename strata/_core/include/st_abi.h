@@ -86,7 +86,8 @@ struct st_die {
     uint64_t pages_top;      /* entries of its page table that have memory under them */
     uint64_t reclaim_due;    /* log records that readers must pass before it can reuse frames; 0: none */
     uint64_t sdma;           /* address of its struct st_sdma; 0: it takes no descriptors */
-    uint8_t pad1[24];
+    uint64_t times;          /* address of its struct st_times; 0: it has no virtual clock */
+    uint8_t pad1[16];
     /* line 2: written by whoever sees it */
     uint32_t dead;
     uint8_t pad2[60];
@@ -103,6 +104,7 @@ struct st_die {
 };
 _Static_assert(offsetof(struct st_die, log_head) == 64, "abi");
 _Static_assert(offsetof(struct st_die, sdma) == 96, "abi");
+_Static_assert(offsetof(struct st_die, times) == 104, "abi");
 _Static_assert(offsetof(struct st_die, dead) == 128, "abi");
 _Static_assert(offsetof(struct st_die, op_group) == 192, "abi");
 _Static_assert(offsetof(struct st_die, bell) == 256, "abi");
@@ -257,5 +259,6 @@ struct st_member {
 _Static_assert(sizeof(struct st_member) == 64, "abi");
 
 #include "st_abi_p2p.h"
+#include "st_abi_times.h"
 
 #endif
