@@ -15,6 +15,7 @@ class Translation:
     ) -> None: ...
     bytes: np.ndarray
     demand: np.ndarray
+    memory: np.ndarray
     nflags: np.ndarray
     cores: np.ndarray
     units: np.ndarray
@@ -55,6 +56,7 @@ class Translation:
         flags: np.ndarray,
         at: tuple[int, int, int],
         *,
+        memory: np.ndarray,
         pair: np.ndarray,
         flag_base: np.ndarray,
         poster: np.ndarray,

@@ -33,6 +33,7 @@ cdef extern from "st_timing.h" nogil:
 cdef extern from "st_timing_load.h" nogil:
     enum:
         ST_LOAD_NPORTS
+        ST_LOAD_HBM
         ST_NTIERS
     struct st_load_die:
         int32_t die, package, node
@@ -44,6 +45,8 @@ cdef extern from "st_timing_load.h" nogil:
         const uint32_t *core_begin
         uint32_t nunits, noperands, cores
         int32_t member
+    struct st_load_memory:
+        double remote, local, ratio, read, written
     struct st_load:
         const st_load_die *dies
         const double *slow
@@ -60,6 +63,7 @@ cdef extern from "st_timing_load.h" nogil:
         uint32_t ahead
         uint64_t *bytes
         double *demand
+        st_load_memory *memory
         int32_t *nflags
         int32_t *stamp
         uint64_t nuses, ntasks, nlanes
@@ -67,6 +71,9 @@ cdef extern from "st_timing_load.h" nogil:
         const int64_t *flag_base
         int32_t *poster
         int64_t flag_zero
+
+
+cdef extern from "st_timing_count.h" nogil:
     int st_load_measure(st_load *l, const st_load_plan *p, uint32_t *at) noexcept
     void st_load_posts(st_load *l, const st_load_plan *p, st_timing_flag *flags) noexcept
 
@@ -114,14 +121,15 @@ cdef class Translation:
     ``between``  None, or f64 (n, n): what member i gives j takes so many times as long
 
     ``cores``, ``units``: of each plan, i64 (n,).  What ``measure`` found, as in st_load: ``bytes`` (n, n), ``demand``
-    (2, n, n), ``nflags`` (n,), ``ntasks``, ``nuses``, ``nlanes``; ``busy``: which of all plans' cores have units, bool.
+    (2, n, n), ``memory`` (n, 5), ``nflags`` (n,), ``ntasks``, ``nuses``, ``nlanes``; ``busy``: which of all plans'
+    cores have units, bool.
     """
 
     cdef st_load c
     cdef st_load_plan *plans
     cdef st_load_die *dies
     cdef list keep
-    cdef readonly object bytes, demand, nflags, cores, units, busy
+    cdef readonly object bytes, demand, nflags, cores, units, busy, memory
     cdef int32_t n
 
     def __cinit__(self, plans, unit_dtype, operand_dtype, dies, slow, between):
@@ -206,6 +214,8 @@ cdef class Translation:
         self.bytes = np.zeros((self.n, self.n), np.uint64)
         self.demand = np.zeros((2, self.n, self.n), np.float64)
         self.nflags = np.zeros(self.n, np.int32)
+        self.memory = np.zeros((self.n, 5), np.float64)
+        load.memory = <st_load_memory *>_data(self.memory, np.float64, -1)
         load.bytes = <uint64_t *>_data(self.bytes, np.uint64, -1)
         load.demand = <double *>_data(self.demand, np.float64, -1)
         load.nflags = <int32_t *>_data(self.nflags, np.int32, -1)
@@ -229,11 +239,12 @@ cdef class Translation:
                 busy[0] = self.plans[m].core_begin[c] != self.plans[m].core_begin[c + 1]
                 busy += 1
 
-    def write(self, tasks, uses, lanes, flags, at, *, pair, flag_base, poster, start, drained, place, written,
+    def write(self, tasks, uses, lanes, flags, at, *, memory, pair, flag_base, poster, start, drained, place, written,
               submitted, int32_t cores):
         """Appends tasks, uses and lanes to arrays with room for them, from ``at`` (three numbers) on; where they end.
 
-        ``pair`` i32 (n, n); ``flag_base`` i64 (n,); ``poster`` i32, one for each of the plans' flags; ``start``,
+        ``memory`` i32 (n,): links of the dies' memory, NONE where it cannot be what limits; ``pair`` i32 (n, n);
+        ``flag_base`` i64 (n,); ``poster`` i32, one for each of the plans' flags; ``start``,
         ``drained`` i32 (n,): flags; ``place`` i32 (all plans' cores, 6), ``written`` i32 (all plans' cores, 2): as
         st_load_place and st_load_lanes; ``submitted`` i64 (n,): flags of sdma; ``cores`` of a die.
         """
@@ -246,7 +257,10 @@ cdef class Translation:
         cdef const int64_t *doorbell = <const int64_t *>_data(submitted, np.int64, self.n)
         cdef const int32_t *places = <const int32_t *>_data(place, np.int32, 6 * total)
         cdef int32_t *found = <int32_t *>_data(written, np.int32, 2 * total)
+        cdef const int32_t *hbm = <const int32_t *>_data(memory, np.int32, self.n)
         memset(&out, 0, sizeof(out))
+        for m in range(self.n):
+            self.dies[m].port[ST_LOAD_HBM] = hbm[m]
         out.tasks = <st_timing_task *>cnp.PyArray_DATA(tasks)
         out.uses = <st_timing_use *>cnp.PyArray_DATA(uses)
         out.lanes = <st_timing_lane *>cnp.PyArray_DATA(lanes)

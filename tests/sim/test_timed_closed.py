@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 from timed_cases import CM384, FAST_CORES, PLAIN, plans, spec
 
 from strata.exec.timed import Program
+from strata.plan.build import build_all
 
 MIB = 1 << 20
 
@@ -43,3 +45,83 @@ def test_a_mesh_fills_its_ports():
     _, stage, timeline = run(machine, spec("all_gather", m, n), n, cores=n)
     expected = 0.2 + 31 * m / 196e3
     assert timeline.finish_us(stage) == pytest.approx([expected] * n, abs=2e-6)
+
+
+ONE_DIE_NODES = {
+    "topology.nodes": 64, "topology.packages_per_node": 1, "topology.dies_per_package": 1, "tier.l2.alpha_us": 0.5,
+    "tier.l2.read_gbps": 196.0, "tier.l2.unit_bytes": MIB, "tier.local.unit_bytes": MIB,
+}  # fmt: skip
+FAR = PLAIN.replace(**FAST_CORES, **ONE_DIE_NODES)
+
+
+@pytest.mark.parametrize("operation", ["broadcast", "gather"])
+@pytest.mark.parametrize("k", [1, 3, 16])
+def test_many_to_one_port(operation, k):
+    """k peers at the root's port, out or in: k m / C, and with k busy peers C is less."""
+    machine = FAR.replace(**{"fanout.loss": 0.1, "fanout.backlog_bytes": float(3 * MIB), "tier.l2.alpha_us": 0.5})
+    _, stage, timeline = run(machine, spec(operation, MIB, k + 1), k + 1, cores=k + 1, policy="naive")
+    slow = 1 + 0.1 * math.log2(k) * 0.25  # m / (m + 3 m)
+    expected = 0.5 + k * MIB * slow / 196e3
+    busy = timeline.core_times_us(stage)
+    assert busy[0 if operation == "gather" else 1].max() == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_uplink_is_shared_by_the_dies_of_a_node():
+    machine = PLAIN.replace(**FAST_CORES, **{"die.node_gbps": 50.0, "tier.l2.unit_bytes": MIB})
+    made = spec("all_to_all_v", 0, 4, counts=np.array([[0, 0, 1, 0], [0, 0, 0, 1], [0] * 4, [0] * 4]) * MIB)
+    _, stage, timeline = run(machine, made, 4, cores=1, dies=[0, 1, 16, 17], ndies=18)
+    expected = machine.tiers[3].alpha_us + 2 * MIB / 50e3
+    assert timeline.core_times_us(stage)[2:, 0] == pytest.approx([expected] * 2, abs=1e-5)
+
+
+def test_atomic_additions_cost_the_targets_memory_twice():
+    """Three peers add to one target: each byte is read and written there."""
+    machine = FAR.replace(**{"die.hbm_gbps": 100.0, "tier.l2.alpha_us": 0.0, "tier.l2.write_gbps": 196.0})
+    _, stage, timeline = run(machine, spec("reduce", MIB, 4), 4, cores=1, algorithm="atomic", policy="naive")
+    copy, add = 2 * MIB / 100e3, 3 * 2 * MIB / 100e3
+    alpha = machine.tiers[0].alpha_us
+    assert timeline.core_times_us(stage)[1:, 0] == pytest.approx([alpha + copy + add] * 3, rel=1e-6)
+
+
+def test_a_reduction_reads_all_its_sources_at_once():
+    """One unit of four sources: its core takes the sum of what each takes, ports what goes through them."""
+    n, m = 4, 1 << 16
+    slow_cores = PLAIN.replace(**ONE_DIE_NODES)
+    _, stage, timeline = run(slow_cores, spec("reduce_scatter", m, n), n, cores=1, policy="naive")
+    tier, local = slow_cores.tiers[3], slow_cores.tiers[0]
+    expected = tier.alpha_us + 3 * m / tier.core_gbps / 1e3 + m / local.core_gbps / 1e3
+    assert timeline.core_times_us(stage)[:, 0] == pytest.approx([expected] * n, rel=1e-6)
+    _, stage, timeline = run(FAR, spec("reduce_scatter", m, n), n, cores=1, policy="naive")
+    assert timeline.core_times_us(stage)[:, 0] == pytest.approx([0.5 + 3 * m / 196e3] * n, rel=1e-6)
+
+
+def test_digests_are_what_they_were():
+    """The same events in the same order on every host: a change of model, order or plans is a change of these."""
+    digests = []
+    # What is fitted may be fitted anew.
+    machine = CM384.replace(**{"fanout.loss": 0.08, "fanout.backlog_bytes": 3.5e6, "sync.entry_us": 0.3,
+                               "sync.poll_us": 0.4, "sdma.descriptor_us": 1.1, "sdma.share": 0.9})  # fmt: skip
+    for operation, algorithm, path in (("all_gather", "full_mesh", "mte"), ("all_reduce", "ring", "mte"),
+                                       ("all_to_all", "full_mesh", "sdma")):  # fmt: skip
+        program = Program(machine, 16)
+        made = plans(spec(operation, MIB, 16), machine, 8, algorithm=algorithm)
+        program.operation(made, path=path, after=program.delay([1], 5.0))
+        program.compute(range(16), us=30.0, nbytes=MIB)
+        digests.append(program.run().digest)
+    assert digests == DIGESTS
+
+
+DIGESTS = ["10cc897202a681b4", "eb51254b869d2655", "de3670fe67e060ed"]
+
+
+def test_a_mesh_of_512_dies():
+    n = 512
+    program = Program(CM384, n)
+    made = build_all(spec("all_gather", 4 * MIB, n), 48, policy="naive", cost=CM384.cost, topology=CM384.place)
+    stage = program.operation(made)
+    timeline = program.run()
+    core = timeline.core_times_us(stage)
+    assert core.shape == (n, 48) and len(timeline.table()) >= 512 * 512
+    assert core.max() >= 510 * 4 * MIB / 196e3
+    parts = timeline.breakdown(stage)["critical"]
+    assert sum(parts.values()) == pytest.approx(timeline.finish_us(stage).max(), rel=1e-3)

@@ -1,8 +1,11 @@
 """What the tests of the timing plane share: machines of round figures, and plans for them."""
 
+import numpy as np
+
 from strata import machine
-from strata.plan import Spec, build
+from strata.plan import Spec, algorithms, build
 from strata.plan.records import DTYPE_NAMES, OP_NAMES
+from strata.plan.spec import MODES, OPERATIONS
 
 DTYPE, SUM = DTYPE_NAMES.index("f32"), OP_NAMES.index("sum")
 
@@ -30,3 +33,17 @@ def plans(given, on=CM384, cores=24, **options):
     """Plans of all members, by the machine's cost and topology."""
     options = {"cost": on.cost, "topology": on.place, **options}
     return [build(given, m, cores, **options) for m in range(given.nranks)]
+
+
+def every_case(n, nbytes, on=CM384):
+    """(Spec, algorithm) of every operation, and of every algorithm that can do it."""
+    found = []
+    for operation in OPERATIONS:
+        more = {}
+        if operation == "all_to_all_v":
+            more["counts"] = np.random.default_rng(n).integers(0, nbytes // 2 + 1, (n, n))
+        given = spec(operation, 0 if more or operation == "barrier" else nbytes, n, **more)
+        for mode in MODES:
+            moded = given._replace(mode=mode)
+            found += [(moded, a.name) for a in algorithms.available(moded, on.place)]
+    return found

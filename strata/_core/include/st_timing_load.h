@@ -1,8 +1,9 @@
-/* Plans of one operation to tasks of the timing plane, first part: what the plans are checked for, and what is
- * counted before anything is written.
+/* Plans of one operation to tasks of the timing plane, first part: the machine and the plans, what these are checked
+ * for, and what a unit comes to.
  *
- * All members' plans are measured first (st_load_measure, one after the other), since what a task takes depends on
- * all: bytes between two dies, how many cores are on a pair of dies, who posts a flag.  Memory is the caller's. */
+ * All members' plans are measured first (st_load_measure of st_timing_count.h, one after the other), since what a task
+ * takes depends on all: bytes between two dies, how many cores are on a pair of dies, who posts a flag.  Then all are
+ * written (st_timing_write.h).  Memory is the caller's. */
 #ifndef ST_TIMING_LOAD_H
 #define ST_TIMING_LOAD_H
 
@@ -58,6 +59,13 @@ struct st_load_plan {
     int32_t member;
 };
 
+/* What may be asked of a die's memory at once, bytes per picosecond. */
+struct st_load_memory {
+    double remote, local; /* by its own cores, that move bytes from or to others, or their own alone */
+    double ratio;         /* of bytes that go through its ports by its own cores, how many touch its memory */
+    double read, written; /* by others: of bytes through its ports, how many touch its memory */
+};
+
 struct st_load {
     /* given: members and machine; times in picoseconds, rates in bytes per picosecond */
     const struct st_load_die *dies; /* [n] */
@@ -75,6 +83,7 @@ struct st_load {
     /* counted by st_load_measure; zero before the first */
     uint64_t *bytes;   /* [n * n]: that i gives j */
     double *demand;    /* [2 * n * n]: the most that readers, and writers, ask of what i gives j, as if all was read */
+    struct st_load_memory *memory; /* [n] */
     int32_t *nflags;   /* [n]: flags of each member that are posted or waited for */
     int32_t *stamp;    /* [2 * n]: scratch */
     uint64_t nuses;    /* at most */
@@ -148,86 +157,56 @@ static inline int st_load_check(const struct st_load *l, const struct st_load_pl
     return ST_LOAD_OK;
 }
 
-/* What passes from member `from` to member `to` by unit u of core `core`; `wrote`: written, not read. */
-static inline void st_load_count(struct st_load *l, const struct st_unit *u, const struct st_operand *o, uint32_t core,
-                                 int32_t from, int32_t to, int wrote)
+/* What a unit comes to, operand by operand. */
+struct st_load_sum {
+    double own;     /* bytes of own memory that it touches, by the unit's */
+    double through; /* bytes from and to others, by the unit's */
+    double engine;  /* of the engine's capacity, by the unit's bytes */
+    double legs;    /* picoseconds a byte of the unit's takes at a core's own rate, on a die that is not slow */
+    double apart;   /* bytes of the operation between the dies, summed over remote operands */
+    int remote, tier;
+};
+
+static inline void st_load_add(const struct st_load *l, const struct st_load_plan *p, const struct st_unit *u, int wrote,
+                               struct st_load_sum *s)
 {
-    size_t at = (size_t)from * (size_t)l->n + (size_t)to;
-    int32_t *stamp = &l->stamp[wrote ? l->n + to : from];
-    int tier;
+    uint32_t k = wrote ? u->dst_first : u->src_first, last = k + (wrote ? u->ndst : u->nsrc);
+    int32_t me = p->member;
 
-    if (from == to)
-        return;
-    l->bytes[at] += o->flags & ST_OPERAND_PARTIAL ? st_partial_extent(u->dtype, u->op, u->bytes) : u->bytes;
-    if (*stamp == (int32_t)core + 1)
-        return;
-    *stamp = (int32_t)core + 1;
-    tier = st_load_tier(l, from, to);
-    if (wrote)
-        l->demand[(size_t)l->n * (size_t)l->n + at] += l->rate[tier] * l->write[tier];
-    else
-        l->demand[at] += l->rate[tier];
-}
+    for (; k < last; k++) {
+        const struct st_operand *o = &p->operands[k];
+        int32_t from = wrote ? me : o->member, to = wrote ? o->member : me;
+        int tier = st_load_tier(l, me, o->member);
+        double weight = st_load_weight(u, o);
 
-static inline void st_load_flag(struct st_load *l, int32_t member, int32_t flag)
-{
-    if (l->nflags[member] <= flag)
-        l->nflags[member] = flag + 1;
-}
-
-/* Checks a plan and counts it in; else a status, and the unit. */
-static inline int st_load_measure(struct st_load *l, const struct st_load_plan *p, uint32_t *at)
-{
-    uint32_t c, i, k;
-    int rc;
-
-    *at = 0;
-    if (p->core_begin[0] || p->core_begin[p->cores] != p->nunits)
-        return ST_LOAD_ECORES;
-    for (c = 0; c < p->cores; c++)
-        if (p->core_begin[c] > p->core_begin[c + 1])
-            return ST_LOAD_ECORES;
-    memset(l->stamp, 0, 2 * (size_t)l->n * sizeof(*l->stamp));
-    for (c = 0; c < p->cores; c++) {
-        l->nlanes += p->core_begin[c] != p->core_begin[c + 1];
-        for (i = p->core_begin[c]; i < p->core_begin[c + 1]; i++) {
-            const struct st_unit *u = &p->units[i];
-            const struct st_operand *o = p->operands;
-
-            *at = i;
-            rc = st_load_check(l, p, u);
-            if (rc)
-                return rc;
-            for (k = u->src_first; k < u->src_first + u->nsrc; k++)
-                st_load_count(l, u, &o[k], c, o[k].member, p->member, 0);
-            for (k = u->dst_first; k < u->dst_first + u->ndst; k++)
-                st_load_count(l, u, &o[k], c, p->member, o[k].member, 1);
-            if (u->wait_flag >= 0)
-                st_load_flag(l, u->wait_peer, u->wait_flag);
-            if (u->post_flag >= 0)
-                st_load_flag(l, p->member, u->post_flag);
-            l->nuses += ((uint64_t)u->nsrc + u->ndst) * ST_LOAD_USES + ST_LOAD_SPARE;
+        if (tier > s->tier)
+            s->tier = tier;
+        if (o->member != me) {
+            s->through += weight;
+            s->engine += weight * l->engine[tier];
+            s->legs += weight * st_load_slow(l, from, to) / l->rate[tier];
+            s->apart += (double)l->bytes[(size_t)from * (size_t)l->n + (size_t)to];
+            s->remote++;
+            continue;
         }
+        s->own += wrote && u->kind == ST_UNIT_ACCUMULATE ? weight * l->accumulate : weight;
+        if (u->kind == ST_UNIT_REDUCE && !wrote)
+            s->legs += weight / l->rate[ST_TIER_LOCAL];
     }
-    l->ntasks += p->nunits;
-    return ST_LOAD_OK;
 }
 
-/* Counts the posts of a member's flags, and notes the core. */
-static inline void st_load_posts(struct st_load *l, const struct st_load_plan *p, struct st_timing_flag *flags)
+static inline struct st_load_sum st_load_sum(const struct st_load *l, const struct st_load_plan *p, const struct st_unit *u)
 {
-    uint32_t c, i;
+    struct st_load_sum s = {0};
 
-    for (c = 0; c < p->cores; c++)
-        for (i = p->core_begin[c]; i < p->core_begin[c + 1]; i++) {
-            int64_t at = l->flag_base[p->member] + p->units[i].post_flag;
-            int32_t *poster = &l->poster[at - l->flag_zero];
-
-            if (p->units[i].post_flag < 0)
-                continue;
-            flags[at].need++;
-            *poster = *poster == -1 || *poster == (int32_t)c ? (int32_t)c : -2;
-        }
+    st_load_add(l, p, u, 0, &s);
+    st_load_add(l, p, u, 1, &s);
+    if (!s.remote) {
+        s.engine = s.own / 2 * l->engine[ST_TIER_LOCAL]; /* read and written */
+        if (u->kind != ST_UNIT_REDUCE)
+            s.legs = 1.0 / l->rate[ST_TIER_LOCAL];
+    }
+    return s;
 }
 
 #endif

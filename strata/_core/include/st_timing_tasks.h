@@ -1,4 +1,4 @@
-/* Plans of one operation to tasks of the timing plane, second part: a unit's task and what that uses. */
+/* Plans of one operation to tasks of the timing plane, third part: a unit's task and what that uses. */
 #ifndef ST_TIMING_TASKS_H
 #define ST_TIMING_TASKS_H
 
@@ -107,19 +107,12 @@ static inline void st_load_use(struct st_load_out *out, int32_t link, int32_t pe
         out->uses[out->nuses++] = (struct st_timing_use){.link = (uint32_t)link, .peer = peer, .weight = weight};
 }
 
-/* What a unit comes to, operand by operand. */
-struct st_load_sum {
-    double own, engine, legs, apart; /* weights on own memory and engine; ps a byte at a core's own rate; bytes of pairs */
-    int remote, tier;
-};
-
 /* Between two dies: `weight` times the unit's bytes from one to the other. */
-static inline void st_load_far(const struct st_load *l, struct st_load_out *out, struct st_load_sum *s, int32_t from,
-                               int32_t to, double weight, int tier, int wrote)
+static inline void st_load_far(const struct st_load *l, struct st_load_out *out, int32_t from, int32_t to, double weight,
+                               int wrote)
 {
-    size_t at = (size_t)from * (size_t)l->n + (size_t)to;
     const struct st_load_die *a = &l->dies[from], *b = &l->dies[to];
-    int near = tier == ST_TIER_SIO;
+    int tier = st_load_tier(l, from, to), near = tier == ST_TIER_SIO;
 
     if (tier != ST_TIER_LOCAL) {
         st_load_use(out, a->port[near ? ST_LOAD_SIO_OUT : ST_LOAD_UB_OUT], near ? ST_TIMING_NONE : b->die, weight);
@@ -129,35 +122,26 @@ static inline void st_load_far(const struct st_load *l, struct st_load_out *out,
         st_load_use(out, a->port[ST_LOAD_NODE_UP], ST_TIMING_NONE, weight);
         st_load_use(out, b->port[ST_LOAD_NODE_DOWN], ST_TIMING_NONE, weight);
     }
-    st_load_use(out, l->pair[at], ST_TIMING_NONE, weight * (wrote ? l->write[tier] : 1.0));
-    s->legs += weight * st_load_slow(l, from, to) / l->rate[tier];
-    s->apart += (double)l->bytes[at];
-    s->engine += weight * l->engine[tier];
-    s->remote++;
+    st_load_use(out, l->pair[(size_t)from * (size_t)l->n + (size_t)to], ST_TIMING_NONE,
+                weight * (wrote ? l->write[tier] : 1.0));
 }
 
-static inline void st_load_operands(const struct st_load *l, struct st_load_out *out, struct st_load_sum *s,
-                                    const struct st_load_plan *p, const struct st_unit *u, int wrote)
+/* What a unit's remote operands use. */
+static inline void st_load_uses(const struct st_load *l, struct st_load_out *out, const struct st_load_plan *p,
+                                const struct st_unit *u, int wrote)
 {
     uint32_t k = wrote ? u->dst_first : u->src_first, last = k + (wrote ? u->ndst : u->nsrc);
+    double times = wrote && u->kind == ST_UNIT_ACCUMULATE ? l->accumulate : 1.0;
     int32_t me = p->member;
 
     for (; k < last; k++) {
         const struct st_operand *o = &p->operands[k];
-        int tier = st_load_tier(l, me, o->member);
         double weight = st_load_weight(u, o);
-        double memory = wrote && u->kind == ST_UNIT_ACCUMULATE ? weight * l->accumulate : weight;
 
-        if (tier > s->tier)
-            s->tier = tier;
-        if (o->member == me) {
-            s->own += memory;
-            if (u->kind == ST_UNIT_REDUCE && !wrote)
-                s->legs += weight / l->rate[ST_TIER_LOCAL];
+        if (o->member == me)
             continue;
-        }
-        st_load_use(out, l->dies[o->member].port[ST_LOAD_HBM], ST_TIMING_NONE, memory);
-        st_load_far(l, out, s, wrote ? me : o->member, wrote ? o->member : me, weight, tier, wrote);
+        st_load_use(out, l->dies[o->member].port[ST_LOAD_HBM], ST_TIMING_NONE, weight * times);
+        st_load_far(l, out, wrote ? me : o->member, wrote ? o->member : me, weight, wrote);
     }
 }
 
@@ -166,23 +150,20 @@ static inline void st_load_move(const struct st_load *l, struct st_load_out *out
                                 const struct st_unit *u, uint32_t unit, struct st_timing_task *t)
 {
     const struct st_load_die *die = &l->dies[p->member];
-    struct st_load_sum s = {0};
+    struct st_load_sum s = st_load_sum(l, p, u);
     uint64_t first = out->nuses;
     double apart;
 
-    st_load_operands(l, out, &s, p, u, 0);
-    st_load_operands(l, out, &s, p, u, 1);
-    st_load_use(out, die->port[ST_LOAD_HBM], ST_TIMING_NONE, s.own);
-    if (!s.remote)
-        s.engine = s.own / 2 * l->engine[ST_TIER_LOCAL]; /* read and written */
+    st_load_uses(l, out, p, u, 0);
+    st_load_uses(l, out, p, u, 1);
+    if (s.own > 0.0)
+        st_load_use(out, die->port[ST_LOAD_HBM], ST_TIMING_NONE, s.own);
     if (l->sdma)
         st_load_use(out, die->port[ST_LOAD_ENGINE], ST_TIMING_NONE, s.engine);
     t->use_first = (uint32_t)first;
     t->nuse = (uint16_t)(out->nuses - first);
     t->tier = (uint8_t)s.tier;
     t->work = (double)u->bytes;
-    if (s.legs == 0.0)
-        s.legs = 1.0 / l->rate[ST_TIER_LOCAL];
     if (!l->sdma)
         t->bound = 1.0 / (s.legs * die->slow);
     apart = s.remote ? s.apart / s.remote : 0.0;

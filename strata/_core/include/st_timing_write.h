@@ -1,10 +1,11 @@
-/* Plans of one operation to tasks of the timing plane, third part: lanes, and who waits for whom.
+/* Plans of one operation to tasks of the timing plane, last part: lanes, and who waits for whom.
  *
  * By cores (mte), a core is a lane and each of its units a task.  By the engine (sdma), a core is a lane that submits
  * its units' descriptors and is free then, and its ring another, that moves them. */
 #ifndef ST_TIMING_WRITE_H
 #define ST_TIMING_WRITE_H
 
+#include "st_timing_count.h"
 #include "st_timing_tasks.h"
 
 /* Which of the die's cores, and which ring, a plan's core is; flags (ST_TIMING_NONE) that say that whoever had it

@@ -66,6 +66,7 @@ class Assembly:
         self.members = np.concatenate([np.zeros(0, MEMBER_DTYPE), *self._members])
         self.rendezvous = np.concatenate([np.zeros(0, RENDEZVOUS_DTYPE), *self._rendezvous])
         pairs, self.pair = links.pairs(self.places.demand())
+        self.memory = self.places.memories()
         self.all_links = np.concatenate([links.ports, pairs])
         ntasks, nuses, nlanes = room.tolist()
         tasks, uses = np.empty(ntasks, TASK_DTYPE), np.empty(nuses, USE_DTYPE)

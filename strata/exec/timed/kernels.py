@@ -66,6 +66,8 @@ class Kernel(Part):
 
     def reserve(self, stage: Stage, into: Assembly) -> tuple[int, int, int]:
         self.done = self.arrived = into.flag(np.ones(len(stage.dies), np.int32))
+        if self.nbytes:
+            into.places.kernel(stage)
         return into.serial_room(stage, 1, 2)
 
     def write(self, stage: Stage, into: Assembly) -> None:

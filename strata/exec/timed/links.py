@@ -82,6 +82,7 @@ class Links:
     ``rows``     i32 (ndies, COLUMNS): see PORTS; NONE where there is no limit
     ``slow``     f64 (ndies,);  ``between``: f64 (ndies, ndies) or None, of slow links
     ``tiers``    u8 (ndies, ndies)
+    ``through``, ``memory``: f64 (ndies, 2), bytes per picosecond through a die's ports, out and in; (ndies,)
     ``ports``    LINK_DTYPE: all but the pairs
     """
 
@@ -111,6 +112,9 @@ class Links:
             ENGINE: share * machine.die.ub_gbps / 1e3 / self.slow,
             POOL: np.full(ndies, float(machine.die.cores)),
         }  # fmt: skip
+        # Of each die, bytes per picosecond: through its ports out and in, (ndies, 2); of its memory.
+        ports = ub + np.where(sio > 0, sio, np.inf) if not place.flat else np.full(ndies, np.inf)
+        self.through, self.memory = np.stack([ports, ports], axis=1), rates[HBM]
         self.rows = np.full((ndies, COLUMNS), NONE, np.int32)
         self.rows[:, 0], self.rows[:, 1], self.rows[:, 2] = die, die // place.package, node
         blocks, first = [], 0

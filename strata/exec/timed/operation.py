@@ -102,7 +102,7 @@ class Operation(Part):
         into.places.take(stage, t.cores, t.busy, self.place, CORE, machine.die.cores, flag)
         if t.sdma:
             into.places.take(stage, t.cores, t.busy, self.place, RING, sdma.queues(machine), flag)
-        into.places.ask(stage, t.demand)
+        into.places.ask(stage, t.demand, t.memory)
         kinds = 2 if t.sdma else 1
         tasks, uses, lanes = into.serial_room(stage, 1, 0)
         return (tasks + kinds * (t.ntasks + _HEADS * t.nlanes) + n, uses + t.nuses, lanes + kinds * t.nlanes + n)
@@ -119,7 +119,8 @@ class Operation(Part):
             pair = np.ascontiguousarray(pair[np.ix_(stage.dies, stage.dies)])
         into.at = t.write(
             into.tasks, into.uses, into.lanes, flags, into.at,
-            pair=pair, flag_base=base, poster=np.full(len(self.plan_flags), -1, np.int32), start=self.start,
+            memory=into.memory[stage.dies], pair=pair, flag_base=base,
+            poster=np.full(len(self.plan_flags), -1, np.int32), start=self.start,
             drained=self.drained, place=self.place, written=self.lanes, submitted=self.submitted,
             cores=self.machine.die.cores,
         )  # fmt: skip

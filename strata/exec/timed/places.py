@@ -1,4 +1,4 @@
-"""Which of a die's cores and rings an operation has, and how many cores are on a pair of dies at once.
+"""Which of a die's cores and rings an operation has, and what may be asked of pairs of dies and of memories at once.
 
 An operation prefers what was held by operations that are over when it begins, then what nobody had.  If neither is
 left it takes what was taken longest ago, and waits for it, core by core: operations hold a core in the order in which
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strata.exec.timed.links import Links
+from strata.exec.timed.links import HBM_COLUMN, Links
+from strata.exec.timed.records import NONE
 from strata.exec.timed.stage import Stage
 
 FREE = -1  # of an owner: nobody had it
@@ -26,6 +27,7 @@ class _Chain:
 
     last: np.ndarray  # i64 (ndies,): the last stage on each die
     most: np.ndarray  # f64 (2, ndies, ndies): the most that readers, and writers, of one operation ask for
+    own: np.ndarray  # f64 (ndies,): the most that the dies' own cores ask of their memory
 
 
 class _Owners:
@@ -44,6 +46,8 @@ class Places:
         self._owners: dict[int, _Owners] = {}
         self._tables: dict[int, np.ndarray] = {}
         self._chains: list[_Chain] = []
+        self._others = np.zeros((links.ndies, 2))  # of bytes out of and into a die, how many touch its memory
+        self._kernels = np.zeros(links.ndies, bool)
 
     def take(self, stage: Stage, cores: np.ndarray, busy: np.ndarray, table: np.ndarray, column: int, number: int,
              flag) -> None:  # fmt: skip
@@ -81,23 +85,32 @@ class Places:
                     other, row = int(owners.stage[die, k]), int(owners.row[die, k])
                     rows[mine[0], column + 1] = self._tables[other][row, column + 2] = flag()
 
-    def ask(self, stage: Stage, demand: np.ndarray) -> None:
-        """Counts in what cores ask of pairs of members, f64 (2, n, n): readers and writers."""
+    def ask(self, stage: Stage, demand: np.ndarray, memory: np.ndarray) -> None:
+        """Counts in what cores ask of pairs of members, f64 (2, n, n), readers and writers, and of their memories,
+        f64 (n, 5), as st_load_memory."""
         dies, ndies = stage.dies, self.links.ndies
-        whole = len(dies) == ndies and np.array_equal(dies, np.arange(ndies))
         for chain in self._chains:
             last = chain.last[dies]
             if all(stage.over(other)[last == other].all() for other in np.unique(last[last != FREE]).tolist()):
                 break
         else:
-            chain = _Chain(np.full(ndies, FREE), np.zeros((2, ndies, ndies)))
+            chain = _Chain(np.full(ndies, FREE), np.zeros((2, ndies, ndies)), np.zeros(ndies))
             self._chains.append(chain)
         chain.last[dies] = stage.index
-        if whole:
+        if len(dies) == ndies and np.array_equal(dies, np.arange(ndies)):
             np.maximum(chain.most, demand, out=chain.most)
         else:
             where = (slice(None), dies[:, None], dies)
             chain.most[where] = np.maximum(chain.most[where], demand)
+        remote, local, ratio = memory[:, :3].T
+        ports = self.links.through[dies].sum(axis=1)
+        own = np.where(ratio > 0, np.minimum(remote, np.maximum(ratio, 1e-9) * ports), 0.0) + local
+        chain.own[dies] = np.maximum(chain.own[dies], own)
+        self._others[dies] = np.maximum(self._others[dies], memory[:, 3:])
+
+    def kernel(self, stage: Stage) -> None:
+        """Counts in a kernel that reads and writes memory, as fast as that goes."""
+        self._kernels[stage.dies] = True
 
     def demand(self) -> np.ndarray:
         """The most that may be asked for at once of what die a gives die b, f64 (ndies, ndies), as if all was read."""
@@ -106,3 +119,12 @@ class Places:
             found += chain.most[0]
             found += chain.most[1]
         return found
+
+    def memories(self) -> np.ndarray:
+        """Links of the dies' memory, i32 (ndies,): NONE where it gives whatever may be asked for at once."""
+        asked = sum((chain.own for chain in self._chains), np.zeros(self.links.ndies))
+        for way in (0, 1):
+            there = self._others[:, way] > 0
+            asked[there] += (self._others[:, way] * self.links.through[:, way])[there]
+        limits = self._kernels | (asked > self.links.memory)
+        return np.where(limits, self.links.rows[:, HBM_COLUMN], NONE).astype(np.int32)

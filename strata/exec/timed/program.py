@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
+from strata._core import simulator
 from strata.errors import InvalidArgument
 from strata.exec.timed import kernels
 from strata.exec.timed.assembly import Assembly, Part
@@ -133,18 +133,11 @@ class Program:
             raise InvalidArgument(f"window_us is {window_us}: 0 (exact) or microseconds are expected")
         made = Assembly(self.links, self.stages)
         place = self.machine.place
-        found = simulate(
+        found = simulator.run(
             made.all_links, made.uses, made.tasks, made.lanes, made.flags, made.members, made.rendezvous,
             package=place.package, node=place.node, flat=place.flat, window_ps=ps(window_us), check=check,
         )  # fmt: skip
         return Timeline(self.machine, self.stages, made, found, window_us)
-
-
-def simulate(*arrays: np.ndarray, **options: Any) -> dict[str, Any]:
-    """``_core.simulator.run``."""
-    from strata._core import simulator
-
-    return simulator.run(*arrays, **options)
 
 
 def _times(name: str, us: float | Sequence[float] | np.ndarray, n: int) -> np.ndarray:

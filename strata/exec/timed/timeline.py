@@ -137,28 +137,23 @@ class Timeline:
         """
         index = self._stage(stage, "operation")
         lanes, cores, start, drained = self._lanes[index]
-        arrived, done = self._flags[index]
+        arrived, done = (self._raised[flags] for flags in self._flags[index])
+        opened, ended = self._raised[start], self._raised[drained]
         column = 1 if stage.part.path == SDMA else 0
-        member = np.repeat(np.arange(len(cores)), cores)
         busy = lanes[:, column] != NONE
-        which, member = lanes[busy, column], member[busy]
-        raised = self._raised
-        launch = stage.part.launch_ps
-        opened, ended = raised[start], raised[drained]
-        parts = {name: np.zeros(len(which)) for name in _names()}
-        parts["launch"] += launch[member]
-        parts["opening"] += (opened - raised[arrived])[member]
-        self._spent(which, opened[member], parts)
-        parts["idle"] += ended[member] - self._done_of(which)
-        parts["closing"] += (raised[done] - ended)[member]
-        if not len(which):  # nothing but synchronisation
-            parts = {name: np.zeros(len(cores)) for name in _names()}
-            parts["launch"] += launch
-            parts["opening"] += opened - raised[arrived]
-            parts["closing"] += raised[done] - opened
-            critical = int(np.argmax(raised[done]))
-        else:
-            critical = int(np.argmax(self._done_of(which)))
+        which, member = lanes[busy, column], np.repeat(np.arange(len(cores)), cores)[busy]
+        works = len(which) > 0
+        if not works:  # nothing but synchronisation
+            member = np.arange(len(cores))
+        last = self._done_of(which) if works else done
+        parts = {name: np.zeros(len(member)) for name in _names()}
+        parts["launch"] += stage.part.launch_ps[member]
+        parts["opening"] += (opened - arrived)[member]
+        parts["closing"] += (done - ended)[member]
+        if works:
+            self._spent(which, opened[member], parts)
+            parts["idle"] += ended[member] - last
+        critical = int(np.argmax(last))
         return {
             "critical": {name: float(part[critical] / US) for name, part in parts.items()},
             "mean": {name: float(part.mean() / US) for name, part in parts.items()},
