@@ -35,7 +35,7 @@ LAYERS = (
     ("capturing",),
     ("job",),
     ("profile",),
-    ("launch", "testing", "tuning", "cli"),
+    ("launch", "testing", "tuning", "measuring", "cli"),
     ("__init__",),
 )
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}

@@ -1,9 +1,10 @@
-"""strata tune: measures the algorithms on this host, for the choice among them."""
+"""strata tune: measures this host, its algorithms for the choice among them, or itself as a machine to simulate."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from strata.cli.arguments import size
 from strata.errors import InvalidArgument
@@ -14,12 +15,15 @@ EXAMPLES = """\
 examples:
   strata tune                                        2, 4 and 8 dies, 1 KiB to 16 MiB
   strata tune -n 4 -b 64K -e 1M -f 2 --ops all_reduce,all_gather -o table.json
+  strata tune --machine mine.toml                    rates and latencies, for strata sim --machine mine.toml
 """
+OF_TABLES = ("ranks", "begin", "end", "factor", "ops", "seconds", "output")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "strata tune", description="Measures every algorithm that the library may choose, and saves the times.",
+        "strata tune", description="Measures every algorithm that the library may choose, and saves the times; or, "
+        "with --machine, what memory, flags and DMA threads of this host do, for strata sim.",
         epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     add = parser.add_argument
@@ -31,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=5, help="of each algorithm; the median counts (default 5)")
     add("--seconds", type=float, default=0.02, help="that a round takes, about (default 0.02)")
     add("-o", "--output", metavar="FILE", default=DEFAULT, help=f"default {DEFAULT}")
+    add("--machine", metavar="FILE.toml", help="measure no algorithms but this host, and save it as a machine")
     return parser
 
 
@@ -43,7 +48,13 @@ def _numbers(text: str) -> list[int]:
 
 def main(arguments: list[str]) -> int:
     """Exit status 0; errors are raised."""
-    args = _parser().parse_args(arguments)
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.machine is not None:
+        given = [name for name in OF_TABLES if getattr(args, name) != parser.get_default(name)]
+        if given:
+            parser.error(f"--{given[0]} is of tables: not with --machine")
+        return _machine(args.machine, args.rounds)
     from strata import tuning
 
     operations = args.ops or list(tuning.OPERATIONS)
@@ -60,6 +71,24 @@ def main(arguments: list[str]) -> int:
     print(winners(table))
     print(f"\n{args.output}: {len(table.rows)} rows. To have the library choose by them:\n"
           f"  export STRATA_TABLE={args.output}")  # fmt: skip
+    return 0
+
+
+def _machine(file: str, rounds: int) -> int:
+    from strata import machine, measuring
+
+    if not file.endswith(".toml") or rounds < 1:
+        raise InvalidArgument("--machine is a file that ends in .toml, by which machines are found; --rounds 1 or more")
+    with open(file, "a"):  # before measuring, not after
+        pass
+    _tell("memory, flags, SDMA")
+    found = measuring.measure(Path(file).stem, rounds=rounds)
+    Path(file).write_text(machine.dumps(found), encoding="utf-8")
+    constants = found.constants()
+    measured = [name for name, (grade, _) in found.sources.items() if grade == "M"]
+    print(f"{found.title}\n" + "\n".join(f"{name:24} {constants[name]:10}" for name in measured))
+    print(f"\n{file}: a machine; {len(measured)} constants are measured, the others assumed. To simulate it:\n"
+          f"  strata sim all_reduce -n 4 -b 1K -e 1M --machine {file}")  # fmt: skip
     return 0
 
 

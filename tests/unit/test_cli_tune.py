@@ -1,9 +1,13 @@
 """strata tune: measures, saves, prints the winners; and how it fails."""
 
+import re
+
 import pytest
 
+from strata import machine, measuring
 from strata.cli import main
 from strata.cli.tune import winners
+from strata.plan.records import TIER_NAMES
 from strata.plan.table import Table
 
 
@@ -41,6 +45,50 @@ def test_winners_are_the_fastest():
 def test_errors_are_told_before_measuring(words, what, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["tune", *words]) == 2
+    assert what in capsys.readouterr().err
+
+
+def test_this_host_as_a_machine(capsys, tmp_path):
+    file = tmp_path / "mine.toml"
+    assert main(["tune", "--machine", str(file), "--rounds", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert f"strata sim all_reduce -n 4 -b 1K -e 1M --machine {file}" in out and "memory, flags" in err
+    found, assumed = machine.load(str(file)), machine.load("host")
+    assert found.name == "mine" and measuring.cpu_model() in found.title and found.place == assumed.place
+    measured = {name for name, (grade, _) in found.sources.items() if grade == "M"}
+    assert measured == {
+        *(f"tier.{t}.{k}" for t in TIER_NAMES for k in ("core_gbps", "read_gbps", "write_gbps", "seen_us")),
+        "die.hbm_gbps", "sync.entry_us", "sync.poll_us", "sync.model_step_us", "launch.eager_us", "sdma.descriptor_us",
+        "sdma.handover_us", "sdma.share",
+    }  # fmt: skip
+    pattern = r"strata tune, \d{4}-\d\d-\d\d, " + re.escape(measuring.cpu_model())
+    for name, value in found.constants().items():
+        if name in measured:
+            assert re.match(pattern, found.sources[name][1]) and f"{name} " in out
+        else:
+            assert value == assumed.constants()[name] and found.sources.get(name) == assumed.sources.get(name)
+    # What any host does, however busy.
+    assert 0.05 < found.tiers[0].core_gbps < 500 and 0.05 < found.die.hbm_gbps < 1000
+    assert 0 <= found.tiers[0].seen_us < 10_000 and 0.05 < found.launch.eager_us < 10_000
+    assert 0 < found.sdma.handover_us < 100_000 and 0 < found.sdma.share <= 1
+
+
+@pytest.mark.parametrize(
+    "words, what",
+    [
+        (["--machine", "mine.txt"], "ends in .toml"),
+        (["--machine", "mine.toml", "--rounds", "0"], "--rounds 1 or more"),
+        (["--machine", "no/such/mine.toml"], "no/such/mine.toml"),
+        (["--machine", "mine.toml", "-b", "4K"], "--begin is of tables: not with --machine"),
+        (["--machine", "mine.toml", "-o", "x.json"], "--output is of tables"),
+    ],
+)
+def test_errors_of_machines_are_told_before_measuring(words, what, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        assert main(["tune", *words]) == 2
+    except SystemExit as ended:
+        assert ended.code == 2
     assert what in capsys.readouterr().err
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from strata.plan.cost import NO_CAP
 from strata.plan.records import TIER_NAMES
 from strata.plan.topology import HOST, Topology
 
+ROOT = Path(__file__).parents[2]
 CM384 = machine.load("cm384")
 
 
@@ -223,3 +225,16 @@ def test_describe_has_each_constant_with_value_grade_and_source(name):
         assert line.replace("_", "").split()[1:3] == [str(shown), grade] and line.endswith(f"  {source}")
     assert [x for x in lines if x.startswith("S: ")] == ["S: specification"]
     assert TIER_NAMES[2] in "".join(lines)
+
+
+def test_the_page_has_the_packaged_machines_as_they_are():
+    """To renew: machine.describe(machine.load("cm384"), markdown=True) in the place of the table."""
+    page = (ROOT / "docs" / "machines.md").read_text()
+    assert page.endswith("## CloudMatrix384\n\n" + machine.describe(CM384, markdown=True) + "\n")
+    assert all(f"| `{name}` |" in page for name in machine.names())
+    for section, kind in {**SECTIONS, "tier": Tier}.items():
+        assert f"**{section}**" in page
+        assert section in ("registration", "compute", "launch") or all(
+            field.name in page for field in dataclasses.fields(kind)
+        )
+    assert all(f"| {grade} | {meaning}" in page for grade, meaning in GRADES.items())
