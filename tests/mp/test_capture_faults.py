@@ -9,11 +9,11 @@ import time
 
 import numpy as np
 import pytest
-from faultlib import Job, check_group, died
+from faultlib import BOUND, Job, check_group, died
 from vmmplay import raw
 
 import strata
-from strata import errors, vmm
+from strata import errors, sdma, vmm
 
 
 def made(g, count=50_000, steps=4):
@@ -261,6 +261,50 @@ def test_memory_that_is_not_there_any_more():
     with Job(_taken_back, 2) as job:
         kinds = {e.data for e in job.all("caught").values()}
         assert "RegistrationError" in kinds
+        assert [job.reap(r) for r in range(2)] == [0, 0]
+
+
+LARGE = 64 << 20  # bytes, that a DMA thread fills in one go
+
+
+def _shut(number, work):
+    """Waits until this die's DMA thread has come to so many gates that were shut, or has done the work."""
+    end = time.monotonic() + BOUND
+    while strata.stats()["sdma"]["gates"] < number and not work.done():
+        assert time.monotonic() < end
+        os.sched_yield()
+
+
+def _gone(die):
+    """0 has the most to do, and is gone when its replay has ended; 1's DMA thread is elsewhere then."""
+    g = strata.world()
+    x = strata.ones(LARGE // 8)
+    with strata.capture() as graph:
+        g.reduce(x, root=0)
+    graph.replay()
+    if die.rank == 0:
+        work = graph.replay(async_op=True)
+        g.barrier()
+        work.wait()
+        die.say("left")
+        os._exit(0)
+    before = strata.stats()["sdma"]["gates"]
+    large, flag = strata.empty(LARGE, "u1"), sdma.flag()
+    works = [sdma.open_ring(4).submit(sdma.Batch(LARGE).gate(flag, 1).fill(large, k)) for k in range(32)]
+    _shut(before + len(works), works[-1])
+    g.barrier()
+    work = graph.replay(async_op=True)
+    _shut(before + len(works) + 1, work)  # the last one of the replay
+    sdma.write(flag, 1)
+    work.wait()
+    die.say("ended", sum(not w.done() for w in works))
+
+
+def test_a_member_that_is_gone_after_the_last_replay():
+    """It is not missed: what it had to do is done, and the other one's DMA thread goes on by itself."""
+    with Job(_gone, 2) as job:
+        left, ended = job.all("left", [0])[0], job.all("ended", [1])[1]
+        print(f"left {ended.time - left.time:.3f} s before the other one's replay ended, {ended.data} fills later")
         assert [job.reap(r) for r in range(2)] == [0, 0]
 
 

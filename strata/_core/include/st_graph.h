@@ -8,6 +8,7 @@
 
 #include "st_abi_graph.h"
 #include "st_engine.h"
+#include "st_flag.h"
 #include "st_group.h"
 
 #define ST_GRAPH_NOBODY UINT32_MAX /* part of an operation that concerns this die alone */
@@ -118,14 +119,34 @@ static inline int st_graph_gone(const struct st_graph *g)
 
 /* ---- where it is ---------------------------------------------------------------------- */
 
-/* The descriptor of the list that is being executed. */
+/* The descriptor of the list that is being executed; of a graph that has failed the one that did: the ring may be
+ * past it. */
 static inline uint64_t st_graph_at(const struct st_graph *g, uint64_t *replay)
 {
-    uint64_t head = st_lane_head(&g->lane), called;
+    const struct st_event *v = &g->e->events[g->event];
+    const struct st_descriptor *d = &v->failed;
+    uint64_t head = st_lane_head(&g->lane), called, k = 0;
 
+    if (st_event_status(g->e, g->event) != ST_OK) {
+        *replay = v->index / 2;
+        while (k + 1 < g->length && (g->list[k].src != d->src || g->list[k].dst != d->dst ||
+                                     (d->value - g->list[k].value) % ST_GRAPH_SPAN || g->list[k].type != d->type))
+            k++;
+        return k;
+    }
     *replay = head / 2;
     called = head & 1 ? g->length : st_load_acquire_64(&g->lane.ring->called); /* pairs with st_engine_call */
     return called < g->length ? called : g->length ? g->length - 1 : 0;
+}
+
+/* Does it stand at a gate whose flag has not come?  Else it goes on by itself, and needs no peer for that. */
+static inline int st_graph_waits(const struct st_graph *g)
+{
+    uint64_t replay, value = 0, index = st_graph_at(g, &replay);
+    const struct st_descriptor *d = &g->list[index];
+
+    return g->length && d->type == ST_SDMA_GATE &&
+           (st_flag_read(g->e->ctx, d->src, &value) != ST_OK || value < d->value + replay * ST_GRAPH_SPAN);
 }
 
 /* The operation that a descriptor belongs to. */

@@ -4,7 +4,6 @@
 #ifndef ST_GRAPH_WAIT_H
 #define ST_GRAPH_WAIT_H
 
-#include "st_flag.h"
 #include "st_graph.h"
 #include "st_sync.h"
 
@@ -78,11 +77,12 @@ static inline uint32_t st_graph_dead(const struct st_graph *g, const struct st_g
     return n;
 }
 
-/* The slow look of a wait for the end of `count` replays; ST_OK: go on. */
+/* The slow look of a wait for the end of `count` replays; ST_OK: go on.  A member may leave when its replay has ended:
+ * that it is gone says nothing until something is still to come from it, or from who waits for it. */
 static inline int st_graph_look(const struct st_graph *g, uint64_t count, int rc, struct st_graph_end *end)
 {
     uint64_t closed, replay;
-    uint32_t i, j;
+    uint32_t i, j, needed = st_event_status(g->e, g->event) != ST_OK || st_graph_waits(g);
 
     memset(end, 0, sizeof *end);
     end->step = st_graph_step_of(g, st_graph_at(g, &replay));
@@ -100,7 +100,7 @@ static inline int st_graph_look(const struct st_graph *g, uint64_t count, int rc
         end->status = st_group_failed(p->g);
         if (end->status != ST_OK)
             end->cause = ST_GRAPH_DECLARED;
-        else if (st_graph_dead(g, p, end->mask))
+        else if (needed && st_graph_dead(g, p, end->mask))
             end->status = ST_EDEAD;
         for (j = 0; j < p->g->n && end->status == ST_OK; j++) {
             closed = st_load_acquire_64(&p->lines[j].closed); /* pairs with st_engine_flag */
@@ -145,14 +145,10 @@ static inline void st_graph_failed(const struct st_graph *g, struct st_graph_end
 {
     const struct st_descriptor *d = &g->e->events[g->event].failed;
     int status = st_event_status(g->e, g->event), known;
-    uint64_t line, value = 0, k;
+    uint64_t line, value = 0;
     int64_t owner;
 
     known = st_graph_look(g, g->begun, ST_AGAIN, end) != ST_OK;
-    for (k = 0; k + 1 < g->length && (g->list[k].src != d->src || g->list[k].dst != d->dst ||
-                                      (d->value - g->list[k].value) % ST_GRAPH_SPAN || g->list[k].type != d->type);)
-        k++;
-    end->step = st_graph_step_of(g, k); /* the ring may be past it */
     end->replay = g->e->events[g->event].index / 2 + 1;
     if (known)
         return; /* that is the reason, and somebody's poison came of it */
