@@ -45,7 +45,6 @@ class Translation:
         flat: bool,
         sdma: bool,
         reduces: bool,
-        operation: int,
         ahead: int,
     ) -> None: ...
     def write(
@@ -56,6 +55,7 @@ class Translation:
         flags: np.ndarray,
         at: tuple[int, int, int],
         *,
+        operation: int,
         memory: np.ndarray,
         pair: np.ndarray,
         flag_base: np.ndarray,

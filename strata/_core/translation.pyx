@@ -149,7 +149,7 @@ cdef class Translation:
                 self.dies[m].port[k] = row[3 + k]
             self.dies[m].slow = factor[m]
             row += 3 + ST_LOAD_NPORTS
-        self.keep = [between]
+        self.keep = [between, list(plans)]
         for m in range(n):
             self.take(m, plans[m], unit_dtype, operand_dtype)
         self.cores = np.array([self.plans[m].cores for m in range(n)], np.int64)
@@ -192,8 +192,7 @@ cdef class Translation:
 
     def measure(self, *, alpha_ps, seen_ps, rate, write, engine, int64_t poll_ps, int64_t issue_ps,
                 int64_t descriptor_ps, int64_t handover_ps, double accumulate, double loss, double backlog,
-                double jitter, uint64_t seed, uint64_t block, bint flat, bint sdma, bint reduces, int32_t operation,
-                uint32_t ahead):
+                double jitter, uint64_t seed, uint64_t block, bint flat, bint sdma, bint reduces, uint32_t ahead):
         """Checks the plans and counts what ``write`` will need.  InvalidArgument names member and unit."""
         cdef st_load *load = &self.c
         cdef int32_t m = 0, k
@@ -208,7 +207,7 @@ cdef class Translation:
         load.accumulate, load.loss, load.backlog = accumulate, loss, backlog
         load.jitter, load.seed = jitter, seed
         load.block, load.flat, load.sdma, load.reduces = block, flat, sdma, reduces
-        load.operation, load.ahead = operation, ahead
+        load.ahead = ahead
         if not block:
             raise ValueError("descriptors of no bytes")
         self.bytes = np.zeros((self.n, self.n), np.uint64)
@@ -239,11 +238,11 @@ cdef class Translation:
                 busy[0] = self.plans[m].core_begin[c] != self.plans[m].core_begin[c + 1]
                 busy += 1
 
-    def write(self, tasks, uses, lanes, flags, at, *, memory, pair, flag_base, poster, start, drained, place, written,
+    def write(self, tasks, uses, lanes, flags, at, *, int32_t operation, memory, pair, flag_base, poster, start, drained, place, written,
               submitted, int32_t cores):
         """Appends tasks, uses and lanes to arrays with room for them, from ``at`` (three numbers) on; where they end.
 
-        ``memory`` i32 (n,): links of the dies' memory, NONE where it cannot be what limits; ``pair`` i32 (n, n);
+        ``operation``: of the tasks; ``memory`` i32 (n,): links of the dies' memory, NONE where it cannot be what limits; ``pair`` i32 (n, n);
         ``flag_base`` i64 (n,); ``poster`` i32, one for each of the plans' flags; ``start``,
         ``drained`` i32 (n,): flags; ``place`` i32 (all plans' cores, 6), ``written`` i32 (all plans' cores, 2): as
         st_load_place and st_load_lanes; ``submitted`` i64 (n,): flags of sdma; ``cores`` of a die.
@@ -266,6 +265,7 @@ cdef class Translation:
         out.lanes = <st_timing_lane *>cnp.PyArray_DATA(lanes)
         out.flags = <st_timing_flag *>cnp.PyArray_DATA(flags)
         out.ntasks, out.nuses, out.nlanes = at
+        load.operation = operation
         load.pair = <const int32_t *>_data(pair, np.int32, self.n * self.n)
         load.flag_base = <const int64_t *>_data(flag_base, np.int64, self.n)
         load.flag_zero = flag_base[0]

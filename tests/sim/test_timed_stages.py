@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from timed_cases import CM384, PLAIN, plans, spec
+from timed_cases import CM384, PLAIN, every_case, plans, spec
 
+from strata import machine
 from strata.errors import Deadlock, InvalidArgument
 from strata.exec.timed import Program
 from strata.plan import Plan
@@ -212,6 +213,19 @@ def test_what_is_no_operation():
         Program(CM384, 4).operation(made, arrivals_us=[1.0, 2.0])
     with pytest.raises(InvalidArgument, match="768 dies"):
         Program(CM384, 769)
+
+
+@pytest.mark.parametrize("name", machine.names())
+def test_every_machine_that_there_is(name):
+    """Every operation by every algorithm, on each machine that comes with the library."""
+    on = machine.load(name)
+    with np.errstate(all="raise"):
+        for case, algorithm in every_case(4, 1 << 18, on):
+            program = Program(on, 4)
+            stage = program.operation(plans(case, on, min(4, on.die.cores), algorithm=algorithm))
+            kernel = program.compute([0], flops=1e9, nbytes=1 << 20)
+            timeline = program.run(check=True)
+            assert (timeline.finish_us(stage) > 0).all() and timeline.finish_us(kernel) > 0
 
 
 def test_what_is_no_stage():

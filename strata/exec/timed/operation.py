@@ -60,18 +60,23 @@ def path_of(plans: Sequence[Plan], asked: str | None, machine: Machine) -> str:
     return path
 
 
-class Operation(Part):
-    """Plans of all members; ``path`` of ``path_of``.  InvalidArgument for plans that are malformed."""
+def translate(plans: Sequence[Plan], dies: np.ndarray, path: str, links: Links, effects: Effects) -> Translation:
+    """Plans on the way to tasks, measured; ``path`` of ``path_of``.  InvalidArgument for plans that are malformed."""
+    between = links.between
+    if between is not None:
+        between = np.ascontiguousarray(between[np.ix_(dies, dies)])
+    made = Translation(plans, UNIT_DTYPE, OPERAND_DTYPE, links.rows[dies], links.slow[dies], between)
+    made.measure(**_figures(links.machine, effects, path))
+    return made
 
-    def __init__(self, stage_index: int, plans: Sequence[Plan], dies: np.ndarray, path: str, links: Links,
-                 effects: Effects, launch_ps: np.ndarray) -> None:  # fmt: skip
-        self.path, self.launch_ps, self.machine = path, launch_ps, links.machine
+
+class Operation(Part):
+    """Plans of all members, translated; ``launch`` i64 (members,): picoseconds until each arrives."""
+
+    def __init__(self, plans: Sequence[Plan], translation: Translation, launch: np.ndarray, machine: Machine) -> None:
+        self.translation, self.launch_ps, self.machine = translation, launch, machine
+        self.path = SDMA if translation.sdma else MTE
         self.needs_done, self.spec = plans[0].needs_done and len(plans) > 1, plans[0].spec
-        between = links.between
-        if between is not None:
-            between = np.ascontiguousarray(between[np.ix_(dies, dies)])
-        self.translation = Translation(plans, UNIT_DTYPE, OPERAND_DTYPE, links.rows[dies], links.slow[dies], between)
-        self.translation.measure(**_figures(links.machine, effects, path), operation=stage_index)
 
     def reserve(self, stage: Stage, into: Assembly) -> tuple[int, int, int]:
         t, n = self.translation, len(stage.dies)
@@ -119,7 +124,7 @@ class Operation(Part):
             pair = np.ascontiguousarray(pair[np.ix_(stage.dies, stage.dies)])
         into.at = t.write(
             into.tasks, into.uses, into.lanes, flags, into.at,
-            memory=into.memory[stage.dies], pair=pair, flag_base=base,
+            operation=stage.index, memory=into.memory[stage.dies], pair=pair, flag_base=base,
             poster=np.full(len(self.plan_flags), -1, np.int32), start=self.start,
             drained=self.drained, place=self.place, written=self.lanes, submitted=self.submitted,
             cores=self.machine.die.cores,

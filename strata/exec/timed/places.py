@@ -125,6 +125,6 @@ class Places:
         asked = sum((chain.own for chain in self._chains), np.zeros(self.links.ndies))
         for way in (0, 1):
             there = self._others[:, way] > 0
-            asked[there] += (self._others[:, way] * self.links.through[:, way])[there]
+            asked[there] += self._others[there, way] * self.links.through[there, way]
         limits = self._kernels | (asked > self.links.memory)
         return np.where(limits, self.links.rows[:, HBM_COLUMN], NONE).astype(np.int32)

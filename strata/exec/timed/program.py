@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from strata._core import simulator
+from strata._core.translation import Translation
 from strata.errors import InvalidArgument
 from strata.exec.timed import kernels
 from strata.exec.timed.assembly import Assembly, Part
 from strata.exec.timed.links import Effects, Links
-from strata.exec.timed.operation import Operation, check, path_of, ps
+from strata.exec.timed.operation import Operation, check, path_of, ps, translate
 from strata.exec.timed.stage import Stage, members, stages
 from strata.exec.timed.timeline import Timeline
 from strata.machine.description import Machine
@@ -38,6 +40,7 @@ class Program:
         self.effects.check(machine, self.ndies)
         self.links = Links(machine, self.ndies, self.effects)
         self.stages: list[Stage] = []
+        self._translations: dict[Any, Translation] = {}
 
     def __repr__(self) -> str:
         return f"<Program of {len(self.stages)} stages on {self.ndies} dies of {self.machine.name}>"
@@ -71,7 +74,11 @@ class Program:
         if arrivals_us is not None:
             launch = launch + _times("arrivals_us", arrivals_us, n)
         path = path_of(plans, path, self.machine)
-        part = Operation(len(self.stages), plans, where, path, self.links, self.effects, launch)
+        key = (tuple(map(id, plans)), where.tobytes(), path)  # which keeps its plans
+        translation = self._translations.get(key)
+        if translation is None:
+            translation = self._translations[key] = translate(plans, where, path, self.links, self.effects)
+        part = Operation(plans, translation, launch, self.machine)
         return self._add(name or plans[0].spec.operation, "operation", where, after, part)
 
     def compute(

@@ -132,8 +132,9 @@ class Timeline:
         the member could have launched to when it was done:
 
         ``launch``, ``opening`` (until all had arrived and it knew), ``flags`` that it waited for, ``submission``
-        (SDMA), ``issue``, ``latency``, ``transfer`` (at the core's own rate), ``port_sio`` and its like (what sharing
-        made it wait for, by the farthest operand's tier), ``idle`` (other cores of the die still worked), ``closing``.
+        (SDMA), ``issue``, ``latency``, ``transfer`` (at the core's own rate; a ring has none), ``port_sio`` and its
+        like (what sharing made it wait for, by the farthest operand's tier), ``idle`` (other cores of the die still
+        worked), ``closing``.
         """
         index = self._stage(stage, "operation")
         lanes, cores, start, drained = self._lanes[index]
