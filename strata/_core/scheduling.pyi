@@ -16,7 +16,11 @@ def schedule(
     operand_dtype: np.dtype[Any],
     *,
     rank: int,
-    **options: Any,
+    cores: int,
+    balanced: bool,
+    local_first: bool,
+    dtype: int,
+    itemsize: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, int]: ...
 def schedule_all(
     slices: list[np.ndarray],
@@ -29,5 +33,9 @@ def schedule_all(
     operand_dtype: np.dtype[Any],
     *,
     ranks: list[int],
-    **options: Any,
+    cores: int,
+    balanced: bool,
+    local_first: bool,
+    dtype: int,
+    itemsize: int,
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, int]]: ...

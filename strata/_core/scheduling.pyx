@@ -236,8 +236,8 @@ cdef class _Machine:
     cdef tuple held  # the arrays whose memory ``s`` points into
     cdef cnp.dtype unit, operand
 
-    def __cinit__(self, alpha, rate, unit, cap, unit_dtype, operand_dtype, *, int cores, bint balanced,
-                  bint local_first, int dtype, int itemsize):
+    cdef int take(self, object alpha, object rate, object unit, object cap, object unit_dtype, object operand_dtype,
+                  int cores, bint balanced, bint local_first, int dtype, int itemsize) except -1:
         cdef st_sched *s = &self.s
         self.held = (alpha, rate, unit, cap)
         self.unit, self.operand = unit_dtype, operand_dtype
@@ -252,6 +252,7 @@ cdef class _Machine:
         s.cores = cores
         s.balanced, s.local_first, s.dtype, s.itemsize = balanced, local_first, dtype, itemsize
         self.fusing, self.placing = _Room(), _Room()
+        return 0
 
     cdef int place(self, object slices, object tiers, int rank) except -1:
         """All but the writing, of one die; then s.nunits and s.nout say how much is to be written."""
@@ -313,14 +314,16 @@ cdef int _loads(_Machine m, cnp.ndarray loads) except -1:
     return 0
 
 
-def schedule(slices, tiers, alpha, rate, unit, cap, unit_dtype, operand_dtype, *, int rank, **options):
+def schedule(slices, tiers, alpha, rate, unit, cap, unit_dtype, operand_dtype, *, int rank, int cores,
+             bint balanced, bint local_first, int dtype, int itemsize):
     """Units, operands, core_begin, buffer_bytes, core loads, makespan and bound, of one die.
 
     ``slices`` SLICE_DTYPE; ``tiers`` u8, one of each member; ``alpha``, ``unit``, ``cap`` i64
     and ``rate`` f64 by tier, as in ``strata.plan.cost.Cost``; the rest as in
     ``strata.plan.schedule``.  InvalidArgument names the slice that is wrong.
     """
-    cdef _Machine m = _Machine(alpha, rate, unit, cap, unit_dtype, operand_dtype, **options)
+    cdef _Machine m = _Machine.__new__(_Machine)
+    m.take(alpha, rate, unit, cap, unit_dtype, operand_dtype, cores, balanced, local_first, dtype, itemsize)
     m.place(slices, tiers, rank)
     units, operands = np.empty(m.s.nunits, unit_dtype), np.empty(m.s.nout, operand_dtype)
     begin, extent = np.empty(m.s.cores + 1, np.uint32), np.empty((m.s.nranks, ST_NBUFS), np.uint64)
@@ -330,20 +333,22 @@ def schedule(slices, tiers, alpha, rate, unit, cap, unit_dtype, operand_dtype, *
     return units, operands, begin, extent, loads, m.s.makespan, m.s.bound
 
 
-def schedule_all(list slices, list tiers, alpha, rate, unit, cap, unit_dtype, operand_dtype, *, list ranks, **options):
+def schedule_all(list slices, list tiers, alpha, rate, unit, cap, unit_dtype, operand_dtype, *, list ranks, int cores,
+                 bint balanced, bint local_first, int dtype, int itemsize):
     """``schedule`` of many dies: a list of what it returns.
 
     ``slices`` and ``tiers``: one array of each of ``ranks``.  The arrays of as many dies as fit lie in
     one piece of memory of 16 MiB, which lasts as long as any of them: memory comes from the system by page, and
     large pieces by large pages.  Other threads run meanwhile.
     """
-    cdef _Machine m = _Machine(alpha, rate, unit, cap, unit_dtype, operand_dtype, **options)
+    cdef _Machine m = _Machine.__new__(_Machine)
     cdef size_t at = 0, size = 0, need, align
     cdef Py_ssize_t i
     cdef list made = []
     cdef cnp.dtype u32 = np.dtype(np.uint32), u64 = np.dtype(np.uint64), i64 = np.dtype(np.int64)
     if not len(slices) == len(tiers) == len(ranks):
         raise ValueError(f"{len(slices)} arrays of slices and {len(tiers)} of tiers for {len(ranks)} ranks")
+    m.take(alpha, rate, unit, cap, unit_dtype, operand_dtype, cores, balanced, local_first, dtype, itemsize)
     memory = None
     for i in range(len(ranks)):
         m.place(slices[i], tiers[i], ranks[i])

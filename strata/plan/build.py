@@ -45,7 +45,7 @@ def build(
     the defaults, one host.  ``local_first``: the die's own part before its peers' (default
     after).  InvalidArgument (a ValueError) for anything that does not exist.
     """
-    spec, chosen = _asked(spec, [rank], cores, algorithm, path, policy, topology)
+    spec, chosen = _asked(spec, (rank,), cores, algorithm, path, policy, topology)
     # What does not leave a member needs no algorithm, and no flags.
     moved = remote(spec)
     slices = chosen.slices(spec, rank, topology) if moved else frontend(spec, rank)

@@ -36,7 +36,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,8 +89,12 @@ def schedule(
     Reductions go before copies of their cost.  InvalidArgument for slices that are none.
     """
     return Units(
-        *scheduling.schedule(slices, tiers, *_machine(cost), rank=rank, **_options(spec, cores, policy, local_first))
-    )
+        *scheduling.schedule(
+            slices, tiers, cost.alpha_ps, cost.ps_per_byte, cost.units, cost.caps, UNIT_DTYPE, OPERAND_DTYPE,
+            rank=rank, cores=cores, balanced=policy == "balanced", local_first=local_first, dtype=spec.dtype,
+            itemsize=spec.itemsize,
+        )
+    )  # fmt: skip
 
 
 def schedule_all(
@@ -108,11 +112,14 @@ def schedule_all(
 
     Each is what it is by itself, so several threads share them out where that pays.
     """
-    machine, options = _machine(cost), _options(spec, cores, policy, local_first)
 
     def part(begin: int, end: int) -> list[Units]:
         which = slice(begin, end)
-        made = scheduling.schedule_all(slices[which], tiers[which], *machine, ranks=ranks[which].tolist(), **options)
+        made = scheduling.schedule_all(
+            slices[which], tiers[which], cost.alpha_ps, cost.ps_per_byte, cost.units, cost.caps, UNIT_DTYPE,
+            OPERAND_DTYPE, ranks=ranks[which].tolist(), cores=cores, balanced=policy == "balanced",
+            local_first=local_first, dtype=spec.dtype, itemsize=spec.itemsize,
+        )  # fmt: skip
         return [Units._make(one) for one in made]
 
     number = len(ranks)
@@ -141,12 +148,3 @@ def _together(part: Callable[[int, int], list[Units]], bounds: list[int]) -> lis
         if error is not None:
             raise error
     return [units for several in made for units in several]
-
-
-def _machine(cost: Cost) -> tuple[Any, ...]:
-    return cost.alpha_ps, cost.ps_per_byte, cost.units, cost.caps, UNIT_DTYPE, OPERAND_DTYPE
-
-
-def _options(spec: Spec, cores: int, policy: str, local_first: bool) -> dict[str, Any]:
-    return {"cores": cores, "balanced": policy == "balanced", "local_first": local_first, "dtype": spec.dtype,
-            "itemsize": spec.itemsize}  # fmt: skip

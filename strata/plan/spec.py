@@ -132,6 +132,8 @@ def _matrix(spec: Spec) -> np.ndarray:
 
 def normal(spec: Spec) -> Spec:
     """``check(spec)`` with plain integers throughout, so that equal specs are equal keys."""
+    if all(type(value) is int for value in spec[1:7]) and type(spec.in_place) is bool:
+        return check(spec)
     for what, code, names in (("dtype", spec.dtype, "DTYPE_NAMES"), ("redop", spec.redop, "OP_NAMES")):
         if isinstance(code, str):
             raise InvalidArgument(f"{what} is {code!r}, and a code is expected: records.{names}.index({code!r})")

@@ -2,7 +2,9 @@
 
 import copy
 import itertools
+import os
 import pickle
+import threading
 
 import numpy as np
 import plan_cases as cases
@@ -10,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata._core import scheduling
 from strata.errors import InvalidArgument
 from strata.machine import load
 from strata.plan import Spec, algorithms, build, build_all, user, verify
 from strata.plan.cost import HOST, Cost
 from strata.plan.frontends import frontend, frontends
 from strata.plan.plan import ARRAYS
-from strata.plan.records import OP_NAMES
-from strata.plan.schedule import POLICIES
+from strata.plan.records import OP_NAMES, OPERAND_DTYPE, UNIT_DTYPE
+from strata.plan.schedule import POLICIES, schedule_all
 from strata.plan.spec import MODES, OPERATIONS, REDUCTIONS, ROOTED, normal
 from strata.plan.topology import HOST as ONE_NODE
 from strata.plan.topology import Topology
@@ -150,6 +153,59 @@ def test_an_algorithm_of_the_users_is_asked_member_by_member(monkeypatch):
     plans = build_all(spec, 2, algorithm="in turn")
     assert calls == [0, 1, 2, 3, 4] and [plan.algorithm for plan in plans] == ["in turn"] * 5
     assert same(spec, 2, algorithm="in turn") == 5
+
+
+def of_all(spec: Spec, slices) -> list:
+    """The units of all members."""
+    ranks = np.arange(spec.nranks)
+    tiers = [SUPERNODE.seen(rank, spec.nranks) for rank in ranks.tolist()]
+    return schedule_all(slices, spec, ranks, 7, policy="balanced", cost=CM384, tiers=tiers, local_first=False)
+
+
+@pytest.fixture
+def cpus(monkeypatch):
+    """Sets the number of CPUs, and counts the threads that are started."""
+    started = []
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread), start(thread)))
+
+    def number(n: int) -> list:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(n)))
+        started.clear()
+        return started
+
+    return number
+
+
+def test_threads_change_nothing(cpus):
+    spec = normal(cases.spec("all_to_all_v", 1000, 300))
+    slices = frontends(spec, np.arange(spec.nranks))
+    threads = cpus(1)
+    alone = of_all(spec, slices)
+    assert not threads
+    threads = cpus(16)
+    together = of_all(spec, slices)
+    assert len(threads) == 3 and not any(thread.is_alive() for thread in threads)
+    for one, other in zip(alone, together, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_of_several_threads_errors_the_first_members_is_raised(cpus):
+    spec = normal(cases.spec("all_gather", 1000, 200))
+    slices = [made.copy() for made in frontends(spec, np.arange(spec.nranks))]
+    cpus(3)
+    slices[190]["kind"] = 9
+    with pytest.raises(InvalidArgument, match="slice 0 is neither"):
+        of_all(spec, slices)
+    slices[120]["step"][5] = 1
+    with pytest.raises(InvalidArgument, match="slice 6 has a lower step"):
+        of_all(spec, slices)
+    with pytest.raises(ValueError, match="199 arrays of slices"):
+        scheduling.schedule_all(
+            slices[1:], [SUPERNODE.seen(0, 200)] * 200, CM384.alpha_ps, CM384.ps_per_byte, CM384.units, CM384.caps,
+            UNIT_DTYPE, OPERAND_DTYPE, ranks=list(range(200)), cores=1, balanced=True, local_first=False, dtype=0,
+            itemsize=1,
+        )  # fmt: skip
 
 
 def test_what_does_not_exist_is_refused_as_by_build():
