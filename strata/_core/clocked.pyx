@@ -36,21 +36,27 @@ cdef class Clocked(Collectives):
         return work
 
     cdef object run(self, st_request *r, object src, object out, object scratch, PlanHandle handle):
-        told = self.tell(r, handle, None)
-        try:
-            CoreGroup.run(self, r, src, out, scratch, handle)
-        except BaseException as error:
-            told.fail(error)
-            raise
+        with self.track.turn:  # threads that share the group: they are told of in the order in which they run
+            told = self.tell(r, handle, None)
+            try:
+                CoreGroup.run(self, r, src, out, scratch, handle)
+            except BaseException as error:
+                told.fail(error)
+                raise
+            told.well()
         told.join()
 
     cdef object submit(self, st_request *r, object keep, object result, bint async_op, object stream):
-        self.next = told = self.tell(r, None if keep is None else keep[3], stream)
-        try:
-            return Front.submit(self, r, keep, result, async_op, stream)
-        except BaseException as error:
-            told.fail(error)
-            raise
+        with self.track.turn:
+            self.next = told = self.tell(r, None if keep is None else keep[3], stream)
+            try:
+                work = Front.submit(self, r, keep, result, True, stream)
+            except BaseException as error:
+                told.fail(error)
+                raise
+        if async_op:
+            return work
+        return work.wait() if stream is None else result
 
     cdef object carry(self, st_transfer *t, object array, object temporary, uint64_t ns, bint async_op, object stream):
         self.next = told = self.track.transfer(bool(t.receive), t.peer, t.tag, t.bytes, stream)
@@ -60,7 +66,9 @@ cdef class Clocked(Collectives):
             told.fail(error)
             raise
         finally:
-            self.next = None
+            if self.next is told:
+                self.next = None
+        told.well()
         if not async_op and stream is None:
             told.join()
         return result

@@ -71,6 +71,9 @@ class Item:
             self.clock.books.failed += 1
         self.after = ()
 
+    def well(self) -> None:
+        """It was carried out, unless it was handed to a thread."""
+
     def join(self) -> None:
         """The host goes on when it has ended."""
         self.clock.join(self)
@@ -107,12 +110,13 @@ class Shared(Item):
         super().__init__(clock, kind, where, after, nbytes)
         self.ranks, self.key, self.way = ranks, key, way
         self.carried: bool | None = None
+        self.handed = False
         self.asked: Callable[[], str | None] | None = None
         self.listeners = self.speakers = tuple(r for r in ranks if r != clock.rank)  # who is told, and who tells
 
     def begun(self, work: Any) -> None:
         """It is carried out by a thread, and ``work`` tells of it."""
-        self.asked = work.outcome
+        self.handed, self.asked = True, work.outcome
 
     def told(self) -> None:
         self.clock.tell(self.listeners, self.key, self.begin or 0, self.way)
@@ -156,10 +160,10 @@ class Shared(Item):
             if self.end is None:
                 self._settle("mismatch" if isinstance(error, CollectiveMismatch) else "failed")
 
-    def join(self) -> None:
-        if self.asked is None and self.carried is None:
-            self.carried = True  # the host has carried it out itself
-        super().join()
+    def well(self) -> None:
+        """It was carried out, unless it was handed to a thread."""
+        if not self.handed:
+            self.carried = True
 
 
 class Collective(Shared):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,6 +53,7 @@ class Track:
         self.me = ranks.index(clock.rank)
         self.last: Item | None = None  # of the collectives, which begin one after another
         self.issued = 0
+        self.turn = threading.RLock()  # of threads that share the group
         self._channel = channel(key, "calls")
         self._messages: dict[tuple[int, int, int], int] = {}  # source, target, tag -> number of the last
 
