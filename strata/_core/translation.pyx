@@ -238,12 +238,12 @@ cdef class Translation:
                 busy[0] = self.plans[m].core_begin[c] != self.plans[m].core_begin[c + 1]
                 busy += 1
 
-    def write(self, tasks, uses, lanes, flags, at, *, int32_t operation, memory, pair, flag_base, poster, start, drained, place, written,
-              submitted, int32_t cores):
+    def write(self, tasks, uses, lanes, flags, at, *, int32_t operation, memory, pair, flag_base, poster, start,
+              drained, place, written, submitted, int32_t cores):
         """Appends tasks, uses and lanes to arrays with room for them, from ``at`` (three numbers) on; where they end.
 
-        ``operation``: of the tasks; ``memory`` i32 (n,): links of the dies' memory, NONE where it cannot be what limits; ``pair`` i32 (n, n);
-        ``flag_base`` i64 (n,); ``poster`` i32, one for each of the plans' flags; ``start``,
+        ``operation``: of the tasks; ``memory`` i32 (n,): links of the dies' memory, NONE where it cannot be what
+        limits; ``pair`` i32 (n, n); ``flag_base`` i64 (n,); ``poster`` i32, one of each of the plans' flags; ``start``,
         ``drained`` i32 (n,): flags; ``place`` i32 (all plans' cores, 6), ``written`` i32 (all plans' cores, 2): as
         st_load_place and st_load_lanes; ``submitted`` i64 (n,): flags of sdma; ``cores`` of a die.
         """

@@ -66,12 +66,28 @@ def test_many_to_one_port(operation, k):
     assert busy[0 if operation == "gather" else 1].max() == pytest.approx(expected, rel=1e-6)
 
 
-def test_an_uplink_is_shared_by_the_dies_of_a_node():
+@pytest.mark.parametrize("dies", [[0, 1, 16, 32], [0, 16, 32, 33]])  # one node's way up, and down
+def test_a_nodes_link_is_shared_by_its_dies(dies):
     machine = PLAIN.replace(**FAST_CORES, **{"die.node_gbps": 50.0, "tier.l2.unit_bytes": MIB})
     made = spec("all_to_all_v", 0, 4, counts=np.array([[0, 0, 1, 0], [0, 0, 0, 1], [0] * 4, [0] * 4]) * MIB)
-    _, stage, timeline = run(machine, made, 4, cores=1, dies=[0, 1, 16, 17], ndies=18)
+    _, stage, timeline = run(machine, made, 4, cores=1, dies=dies, ndies=34)
     expected = machine.tiers[3].alpha_us + 2 * MIB / 50e3
     assert timeline.core_times_us(stage)[2:, 0] == pytest.approx([expected] * 2, abs=1e-5)
+
+
+def test_what_one_die_gives_one_other_limits_its_cores():
+    """48 cores that read, and 48 that write: the pair's rates, which are below the ports'."""
+    machine = PLAIN.replace(**FAST_CORES, **{f"tier.{t}.alpha_us": 0.0 for t in ("local", "l1")},
+                            **{"die.hbm_gbps": 1e6, "core.accumulate_weight": 1.0})  # fmt: skip
+    nbytes = 48 * MIB
+    _, stage, timeline = run(machine, spec("broadcast", nbytes, 2), 2, cores=48, dies=[0, 2], ndies=3)
+    read = timeline.core_times_us(stage)[1].max()
+    _, stage, timeline = run(machine, spec("reduce", nbytes, 2), 2, cores=48, dies=[0, 2], ndies=3, algorithm="atomic")
+    table = timeline.table()
+    pushed = table[(table["die"] == 2) & (table["kind"] == 1)]
+    wrote = (pushed["done"].max() - pushed["flowing"].min()) / 1e6
+    assert read == pytest.approx(nbytes / 170e3, rel=1e-3)
+    assert wrote == pytest.approx(nbytes / 138e3, rel=1e-3)
 
 
 def test_atomic_additions_cost_the_targets_memory_twice():
