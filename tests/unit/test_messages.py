@@ -15,7 +15,7 @@ from strata.plan.spec import REDUCTIONS, normal
 from strata.plan.topology import Topology
 
 CASES = [
-    ("all_gather", "full_mesh"), ("all_gather", "ring"), ("all_gather", "bruck"), ("all_gather", "pairwise"),
+    ("all_gather", "full_mesh"), ("all_gather", "ring"), ("all_gather", "bruck"), ("all_gather", "pat"),
     ("all_reduce", "full_mesh"), ("all_reduce", "rhd"), ("all_reduce", "hierarchical"), ("all_reduce", "atomic"),
     ("all_reduce", "staged"), ("reduce_scatter", "pat"), ("all_to_all", "full_mesh"), ("broadcast", "ring"),
     ("reduce", "binomial"), ("scatter", "binomial"), ("gather", "full_mesh"), ("barrier", "full_mesh"),
