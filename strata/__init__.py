@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from strata.job import finalize, init, initialized, stats
     from strata.launch import spawn
     from strata.plan.user import algorithm
+    from strata.prediction import Prediction, simulate
     from strata.registration import Registration, deregister, register
     from strata.streams import Event, Stream, current_stream, stream
 
@@ -79,6 +80,7 @@ __all__ = [
     "GroupBroken",
     "NotInJob",
     "PeerDead",
+    "Prediction",
     "Registration",
     "RegistrationError",
     "RingFull",
@@ -117,6 +119,7 @@ __all__ = [
     "register",
     "reset_peak_memory_stats",
     "set_limit",
+    "simulate",
     "spawn",
     "stats",
     "stream",
@@ -180,6 +183,7 @@ _HOME = {
     "strata.job": ("finalize", "init", "initialized", "stats"),
     "strata.launch": ("spawn",),
     "strata.plan.user": ("algorithm",),
+    "strata.prediction": ("Prediction", "simulate"),
     "strata.registration": ("Registration", "deregister", "register"),
     "strata.streams": ("Event", "Stream", "current_stream", "stream"),
 }

@@ -14,7 +14,7 @@ from strata.errors import InvalidArgument
 from strata.plan import OPERATIONS, Spec, build
 from strata.plan.paths import ways
 from strata.plan.select import Ask, Candidate, Choice, Settings, choose
-from strata.plan.spec import PARTED, REDUCTIONS
+from strata.plan.spec import PARTED, REDUCTIONS, normal
 
 __all__ = ["Explanation", "explain"]
 
@@ -68,7 +68,7 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
     (``plan.paths``), and of sdma ``descriptors`` and ``submission_us``.  InvalidArgument (a ValueError) for
     what does not exist, or does not go together.
     """
-    spec = _spec(operation, nbytes, ranks, np.dtype(dtype), op, root)
+    spec = spec_of(operation, nbytes, ranks, np.dtype(dtype), op, root)
     ask = Ask(algorithm, path, cores, partition)
     settings = selection.machine(machine)
     mailbox = False
@@ -97,25 +97,27 @@ def explain(operation: str, nbytes: int, ranks: int | None = None, *, dtype: Any
     )  # fmt: skip
 
 
-def _spec(operation: str, nbytes: int, ranks: int | None, kind: np.dtype, op: str, root: int) -> Spec:
+def spec_of(operation: str, nbytes: int, ranks: int | None, kind: np.dtype, op: str, root: int,
+            done: str = "explained") -> Spec:  # fmt: skip
+    """The operation of ``nbytes`` per rank; InvalidArgument for what there is not, or is not whole elements."""
     if operation not in OPERATIONS or operation == "all_to_all_v":
         there = ", ".join(o for o in OPERATIONS if o != "all_to_all_v")
-        raise InvalidArgument(f"operation {operation!r} cannot be explained by a size alone; there are {there}")
+        raise InvalidArgument(f"operation {operation!r} cannot be {done} by a size alone; there are {there}")
     if nbytes < 0:
         raise InvalidArgument(f"nbytes={nbytes}: 0 or more is expected")
     n = bootstrap.context().ndies if ranks is None else int(ranks)
     if kind.itemsize == 0 or nbytes % kind.itemsize:
         raise InvalidArgument(f"nbytes={nbytes} is not a whole number of {kind} elements")
     parts = n if operation in PARTED else 1
-    if nbytes % (kind.itemsize * parts):
+    if nbytes % (kind.itemsize * max(parts, 1)):
         raise InvalidArgument(f"nbytes={nbytes}: {n} equal parts of whole elements are expected")
     reduces = operation in REDUCTIONS
     if reduces and op not in OP_CODES:
         raise InvalidArgument(f"op={op!r}: one of {', '.join(OP_CODES)} is expected")
-    return Spec(
+    return normal(Spec(
         operation, nbytes // kind.itemsize // parts, kind.itemsize, codes.dtype_code(kind) if reduces else 0,
         OP_CODES[op] if reduces else 0, root, n,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _all(spec: Spec, ask: Ask, settings: Settings, choice: Choice) -> list[Candidate]:

@@ -30,7 +30,7 @@ LAYERS = (
     ("machine",),
     ("exec",),
     ("failure", "staging", "selection"),
-    ("clock", "comm", "explaining"),
+    ("clock", "comm", "explaining", "prediction"),
     ("streams",),
     ("capturing",),
     ("job",),

@@ -20,7 +20,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # The homes of the public names.
 PRELOAD = (
     "numpy", "strata.capturing", "strata.clock", "strata.comm", "strata.explaining", "strata.fabric.arrays",
-    "strata.fabric.intercept", "strata.job", "strata.registration",
+    "strata.fabric.intercept", "strata.job", "strata.prediction", "strata.registration",
 )  # fmt: skip
 
 

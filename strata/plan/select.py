@@ -200,9 +200,18 @@ def _bucket(nbytes: int) -> int:
     return nbytes.bit_length() * 4 + (nbytes * 4 >> nbytes.bit_length() - 1) % 4 if nbytes else 0
 
 
+def eligible(spec: Spec, settings: Settings) -> list[Algorithm]:
+    """The algorithms that the library may choose for ``spec``."""
+    return [a for a in _able(spec, settings) if a.rank_order or not _inexact(spec)]
+
+
+def _able(spec: Spec, settings: Settings) -> list[Algorithm]:
+    return [a for a in algorithms.available(spec, settings.topology) if a.chosen_freely]
+
+
 def _look(spec: Spec, cores: int, settings: Settings) -> tuple[str, list[Candidate], str]:
-    able = [a for a in algorithms.available(spec, settings.topology) if a.chosen_freely]
-    kept = {a.name for a in able if a.rank_order or not _inexact(spec)}
+    able = _able(spec, settings)
+    kept = {a.name for a in eligible(spec, settings)}
     note = "" if len(kept) == len(able) else ", of those that add up in rank order, as always unless another is named"
     if settings.table is not None:
         measured = settings.table.lookup(spec.operation, spec.nranks, spec.part)

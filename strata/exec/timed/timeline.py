@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,18 @@ ROW_DTYPE = np.dtype(
 
 # What a core's time goes to, in the order in which it comes; ``port`` is followed by one for each tier.
 PARTS = ("launch", "opening", "flags", "submission", "issue", "latency", "transfer", "port", "idle", "closing")
+
+
+class Arrays(NamedTuple):
+    """What was simulated and what became of it, as ``st_timing.h`` and ``records`` have it; not to be changed."""
+
+    links: np.ndarray
+    uses: np.ndarray
+    tasks: np.ndarray
+    lanes: np.ndarray
+    flags: np.ndarray
+    times: np.ndarray
+    raised: np.ndarray
 
 
 class Timeline:
@@ -54,6 +66,12 @@ class Timeline:
 
     def __repr__(self) -> str:
         return f"<Timeline of {len(self.stages)} stages, {self.end_us:.3f} us>"
+
+    @property
+    def arrays(self) -> Arrays:
+        """For whoever draws or looks closer."""
+        m = self._made
+        return Arrays(m.all_links, m.uses, m.tasks, m.lanes, m.flags, self._times, self._raised)
 
     def _stage(self, stage: Stage, kind: str = "") -> int:
         if stage.index >= len(self.stages) or self.stages[stage.index] is not stage:

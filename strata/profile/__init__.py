@@ -1,0 +1,1 @@
+"""What took how long, from any clock, as files that viewers load."""
