@@ -90,6 +90,16 @@ def test_what_one_die_gives_one_other_limits_its_cores():
     assert wrote == pytest.approx(nbytes / 138e3, rel=1e-3)
 
 
+def test_a_memory_that_is_slower_than_its_port():
+    """A member writes what 8 peers give it; nobody reads there."""
+    k = 8
+    machine = FAR.replace(**{"die.hbm_gbps": 100.0})
+    counts = np.zeros((k + 1, k + 1), int)
+    counts[1:, 0] = MIB
+    _, stage, timeline = run(machine, spec("all_to_all_v", 0, k + 1, counts=counts), k + 1, cores=k, policy="naive")
+    assert timeline.core_times_us(stage)[0] == pytest.approx([0.5 + k * MIB / 100e3] * k, rel=1e-6)
+
+
 def test_atomic_additions_cost_the_targets_memory_twice():
     """Three peers add to one target: each byte is read and written there."""
     machine = FAR.replace(**{"die.hbm_gbps": 100.0, "tier.l2.alpha_us": 0.0, "tier.l2.write_gbps": 196.0})

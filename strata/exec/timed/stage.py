@@ -45,8 +45,13 @@ class Stage:
 
 def _before(dies: np.ndarray, after: Sequence[Stage]) -> int | list[int]:
     """Bits of the stages that are over, of all dies alike or one by one."""
-    if all(isinstance(a.before, int) and _covers(a.dies, dies) for a in after):
-        return functools.reduce(lambda bits, a: bits | a.before | 1 << a.index, after, 0)
+    alike = 0
+    for a in after:
+        if not isinstance(a.before, int) or not _covers(a.dies, dies):
+            break
+        alike |= a.before | 1 << a.index
+    else:
+        return alike
     found = []
     for die in dies.tolist():
         bits = 0

@@ -40,6 +40,21 @@ class Arrays(NamedTuple):
     raised: np.ndarray
 
 
+class _Ran(NamedTuple):
+    """Where an operation is in the arrays of a run: lanes of all plans' cores and rings, flags of members."""
+
+    lanes: np.ndarray
+    cores: np.ndarray
+    start: np.ndarray
+    drained: np.ndarray
+    path: str
+    launch: np.ndarray
+
+    @classmethod
+    def of(cls, part: Operation) -> _Ran:
+        return cls(part.lanes, part.translation.cores, part.start, part.drained, part.path, part.launch_ps)
+
+
 class Timeline:
     """What a run found.
 
@@ -59,10 +74,7 @@ class Timeline:
         self._times, self._raised, self._made = found["times"], found["raised"], made
         # A program that grows after a run lays its stages out anew.
         self._flags = [(s.part.arrived, s.part.done) for s in stages]
-        self._lanes = {
-            s.index: (s.part.lanes, s.part.translation.cores, s.part.start, s.part.drained)
-            for s in stages if isinstance(s.part, Operation)
-        }  # fmt: skip
+        self._ran = {s.index: _Ran.of(s.part) for s in stages if isinstance(s.part, Operation)}
 
     def __repr__(self) -> str:
         return f"<Timeline of {len(self.stages)} stages, {self.end_us:.3f} us>"
@@ -116,8 +128,9 @@ class Timeline:
         """How long each of the plan's cores was busy, since the member's opening: f64 (members, cores), or (cores,) of
         one member.  0: it had nothing to do; NaN: the member's plan is for fewer cores.  By SDMA a core is busy until
         it has submitted all."""
-        lanes, cores, start, _ = self._lanes[self._stage(stage, "operation")]
-        until = self._done_of(lanes[:, 0])
+        ran = self._ran[self._stage(stage, "operation")]
+        cores, start = ran.cores, ran.start
+        until = self._done_of(ran.lanes[:, 0])
         found = np.full((len(cores), int(cores.max())), np.nan)
         found[np.arange(found.shape[1]) < cores[:, None]] = until
         found = np.where(found < 0, 0.0, (found - self._raised[start][:, None]) / US)
@@ -155,10 +168,10 @@ class Timeline:
         worked), ``closing``.
         """
         index = self._stage(stage, "operation")
-        lanes, cores, start, drained = self._lanes[index]
+        lanes, cores, start, drained, path, launch = self._ran[index]
         arrived, done = (self._raised[flags] for flags in self._flags[index])
         opened, ended = self._raised[start], self._raised[drained]
-        column = 1 if stage.part.path == SDMA else 0
+        column = 1 if path == SDMA else 0
         busy = lanes[:, column] != NONE
         which, member = lanes[busy, column], np.repeat(np.arange(len(cores)), cores)[busy]
         works = len(which) > 0
@@ -166,7 +179,7 @@ class Timeline:
             member = np.arange(len(cores))
         last = self._done_of(which) if works else done
         parts = {name: np.zeros(len(member)) for name in _names()}
-        parts["launch"] += stage.part.launch_ps[member]
+        parts["launch"] += launch[member]
         parts["opening"] += (opened - arrived)[member]
         parts["closing"] += (done - ended)[member]
         if works:
