@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     add("-e", "--end", type=size, default=16 << 20, metavar="SIZE", help="largest array of a die (default 16M)")
     add("-f", "--factor", type=int, default=4, metavar="F", help="from one size to the next (default 4)")
     add("--ops", type=lambda text: text.split(","), metavar="OP,OP", help="operations (default: all that are tuned)")
-    add("--rounds", type=int, default=5, help="of each algorithm; the median counts (default 5)")
+    add("--rounds", type=int, default=5, help="of each figure; of algorithms, the median counts (default 5)")
     add("--seconds", type=float, default=0.02, help="that a round takes, about (default 0.02)")
     add("-o", "--output", metavar="FILE", default=DEFAULT, help=f"default {DEFAULT}")
     add("--machine", metavar="FILE.toml", help="measure no algorithms but this host, and save it as a machine")
