@@ -105,11 +105,21 @@ class Fanout:
 @dataclass(frozen=True)
 class Sync:
     """``entry_us``: arrival or closing of an operation, beyond distance; ``poll_us``: from when a flag can be seen to
-    when a core goes on; ``model_step_us``: of the closed estimate alone (``Model.sync_us``)."""
+    when a core goes on."""
 
     entry_us: float = _at(0, 1e6)
     poll_us: float = _at(0, 1e6)
-    model_step_us: float = _at(0, 1e6)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Constants of the closed estimate that selection goes by (``plan.model``), which the simulator does not use:
+    ``step_us``, ``entry_us``, ``loss`` and ``backlog_bytes`` as in ``Model``."""
+
+    step_us: float = _at(0, 1e6)
+    entry_us: float = _at(0, 1e6)
+    loss: float = _at(0, 10)
+    backlog_bytes: float = _at(0)
 
 
 @dataclass(frozen=True)
@@ -158,7 +168,7 @@ class Compute:
 
 
 SECTIONS: dict[str, type] = {
-    "topology": Place, "die": Die, "core": Core, "fanout": Fanout, "sync": Sync, "launch": Launch,
+    "topology": Place, "die": Die, "core": Core, "fanout": Fanout, "sync": Sync, "estimate": Estimate, "launch": Launch,
     "registration": Registration, "sdma": Sdma, "compute": Compute,
 }  # fmt: skip
 OPTIONAL = ("sdma",)
@@ -177,6 +187,7 @@ class Machine:
     tiers: tuple[Tier, Tier, Tier, Tier]
     fanout: Fanout
     sync: Sync
+    estimate: Estimate
     launch: Launch
     registration: Registration
     sdma: Sdma | None
@@ -205,9 +216,9 @@ class Machine:
         s = self.sdma
         engine = s and Engine(s.descriptor_us, s.handover_us, s.share, s.block_bytes, s.reduces)
         return Model(
-            self.name, self.sync.model_step_us, 2 * self.sync.entry_us, tuple(t.read_gbps for t in self.tiers),
-            self.die.ub_gbps, self.die.hbm_gbps, loss=self.fanout.loss, backlog_bytes=self.fanout.backlog_bytes,
-            engine=engine,
+            self.name, self.estimate.step_us, self.estimate.entry_us, tuple(t.read_gbps for t in self.tiers),
+            self.die.ub_gbps, self.die.hbm_gbps, loss=self.estimate.loss,
+            backlog_bytes=self.estimate.backlog_bytes, engine=engine,
         )  # fmt: skip
 
     def replace(self, **constants: Any) -> Machine:
