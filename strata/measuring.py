@@ -62,7 +62,7 @@ def figures(rounds: int) -> dict[str, float]:
     alone, together = _copies(group, rounds)
     hop, entry, launch = _operations(group, rounds)
     found = {"die.hbm_gbps": 2 * together, "die.ub_gbps": alone, "launch.eager_us": launch}
-    found |= {"sync.entry_us": entry, "sync.poll_us": 0.0, "sync.model_step_us": hop}
+    found |= {"sync.entry_us": entry, "sync.poll_us": 0.0, "estimate.step_us": hop, "estimate.entry_us": 2 * entry}
     for tier in TIER_NAMES:
         found |= {f"tier.{tier}.{k}": alone for k in ("core_gbps", "read_gbps", "write_gbps")}
         found[f"tier.{tier}.seen_us"] = hop

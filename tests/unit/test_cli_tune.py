@@ -58,8 +58,8 @@ def test_this_host_as_a_machine(capsys, tmp_path):
     measured = {name for name, (grade, _) in found.sources.items() if grade == "M"}
     assert measured == {
         *(f"tier.{t}.{k}" for t in TIER_NAMES for k in ("core_gbps", "read_gbps", "write_gbps", "seen_us")),
-        "die.hbm_gbps", "die.ub_gbps", "sync.entry_us", "sync.poll_us", "sync.model_step_us", "launch.eager_us",
-        "sdma.descriptor_us", "sdma.handover_us", "sdma.share",
+        "die.hbm_gbps", "die.ub_gbps", "sync.entry_us", "sync.poll_us", "estimate.step_us", "estimate.entry_us",
+        "launch.eager_us", "sdma.descriptor_us", "sdma.handover_us", "sdma.share",
     }  # fmt: skip
     pattern = r"strata tune, \d{4}-\d\d-\d\d, " + re.escape(measuring.cpu_model())
     for name, value in found.constants().items():
