@@ -14,6 +14,7 @@ from strata.cli.sim.cases import Case, Common, cases_of, common_of, machine_of, 
 from strata.cli.sim.options import parser
 from strata.cli.sim.running import results, work
 from strata.errors import InvalidArgument
+from strata.machine import describe
 from strata.plan.table import Table
 
 __all__ = ["main", "work"]
@@ -37,7 +38,7 @@ def _main(args: argparse.Namespace) -> int:
     common = common_of(args)
     machines = [machine_of(name, common) for name in args.machine]
     if args.describe:
-        print("\n\n".join(table.described(m, dict(common.constants)) for m in machines))
+        print("\n\n".join(describe(m) for m in machines))
         if not args.operation:
             return 0
     cases = cases_of(args, common)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from strata.cli.sim.cases import Case, Variant
-from strata.machine import GRADES, Machine
+from strata.machine import Machine
 
 NOTES = {
     "launch": "by the host, and the wait for a call", "opening": "until all have arrived and this die knows",
@@ -100,14 +100,3 @@ def explanation(row: dict[str, Any]) -> str:
     if len(row["candidates"]) > 1:
         lines.append("#   candidates: " + ", ".join(f"{name} {us:.1f} us" for name, us in row["candidates"].items()))
     return "\n".join(lines)
-
-
-def described(machine: Machine, constants: dict[str, Any]) -> str:
-    """All constants of a machine, with how sure they are and where they come from."""
-    values = machine.constants()
-    width = max(map(len, values))
-    lines = [f"{machine.name}: {machine.title}"]
-    for name, value in values.items():
-        grade, source = ("set", "--set") if name in constants else machine.sources.get(name, ("", "default"))
-        lines.append(f"  {name:{width}}  {value!s:>12}  {grade:3}  {source}")
-    return "\n".join([*lines, *(f"  {grade:2}: {what}" for grade, what in GRADES.items())])
