@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from strata import errors
 from strata._core.space import Context
@@ -148,8 +148,10 @@ class Clock:
             late.popleft()
         del self._late[die]
 
-    def hear(self, ranks: Iterable[int], key: tuple[int, int]) -> dict[int, tuple[int, int]] | None:
+    def hear(self, ranks: Sequence[int], key: tuple[int, int]) -> dict[int, tuple[int, int]] | None:
         """What dies have told of an operation, once; None: not all have."""
+        if not ranks:
+            return {}  # what is there is for another item
         for die in ranks:
             if die == self.rank:
                 continue
