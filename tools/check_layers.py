@@ -30,7 +30,7 @@ LAYERS = (
     ("machine",),
     ("exec",),
     ("failure", "staging", "selection"),
-    ("clock", "comm", "explaining", "prediction"),
+    ("clock", "comm", "explaining", "workloads", "prediction"),
     ("streams",),
     ("capturing",),
     ("job",),

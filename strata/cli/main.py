@@ -11,6 +11,7 @@ COMMANDS = {
     "plan": ("strata.cli.plan", "print, save, compare, verify or convert plans of an operation"),
     "sim": ("strata.cli.sim", "predict operations on a machine that is not here"),
     "tune": ("strata.cli.tune", "measure the algorithms on this host, for the choice among them"),
+    "workload": ("strata.cli.workload", "predict what whole workloads take, beside what has been published"),
 }
 USAGE_ERROR = 2
 
