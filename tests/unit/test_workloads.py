@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from strata.workloads.schedule import COLLECTIVE, KERNEL, Task
 from strata.workloads.steps import Collective, Kernel, Routing
 
 CM384 = machines.load("cm384")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def inference(**constants):
@@ -258,10 +260,15 @@ def test_wrong_constants():
 
 
 def test_the_page_has_the_assumptions():
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, str(root / "tools" / "workloads_page.py"), "--check"], capture_output=True,
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / "workloads_page.py"), "--check"], capture_output=True,
                           text=True, timeout=100, check=False)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_runs(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "workloads.md").read_text(), re.S)
+    exec(compile(code, "docs/workloads.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("HCCL 1.0 1.0\n")
 
 
 def test_command(capsys, tmp_path):
