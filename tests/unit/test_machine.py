@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -238,3 +239,11 @@ def test_the_page_has_the_packaged_machines_as_they_are():
             field.name in page for field in dataclasses.fields(kind)
         )
     assert all(f"| {grade} | {meaning}" in page for grade, meaning in GRADES.items())
+
+
+def test_the_page_runs(tmp_path, monkeypatch, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "machines.md").read_text(), re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "docs/machines.md", "exec"), {})
+    assert "die.ub_gbps" in capsys.readouterr().out
+    assert machine.load("half.toml").die.ub_gbps == 98.0
