@@ -88,13 +88,13 @@ _TIMES = np.dtype([(name, "<i8") for name in ("ready", "begun", "flowing", "done
 
 cdef tuple WRONG = (  # enum st_sim_wrong: array, what is wrong with the record
     ("", ""),
-    ("links", "capacity or loss is negative or not finite"),
+    ("links", "capacity or loss is negative or above 1e30"),
     ("links", "no such kind"),
     ("uses", "no such link"),
-    ("uses", "weight is negative or not finite"),
+    ("uses", "weight is neither 0 nor from 1e-30 to 1e30"),
     ("uses", "its link has a loss, and peer is no die"),
     ("tasks", "hold_ps, latency_ps or wait_ps is negative or above 2**53"),
-    ("tasks", "work is negative or not finite"),
+    ("tasks", "work is negative or above 1e30"),
     ("tasks", "it has work and a bound that is not above 0"),
     ("tasks", "it has work and neither a finite bound nor a link"),
     ("tasks", "its uses end beyond the array"),

@@ -16,6 +16,8 @@ struct st_fanout {
     int64_t backlog; /* sum over flows */
     uint32_t peers;  /* with a stream */
     uint32_t flows;
+    uint32_t link;   /* the caller's */
+    uint32_t changed;
 };
 
 /* log2 of n >= 1, right to a few units of the last place. */

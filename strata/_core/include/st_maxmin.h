@@ -2,257 +2,193 @@
  * where the sum of weight * x over the flows of a link is at most its capacity and no x is above its bound.
  *
  * All flows rise together.  A link stops those through it when it is full, at left / weight of what still rises; a
- * bound stops its *class*, the flows of that bound.  Links and classes stand in one heap.  What is fixed is never
- * above the level, so a link's key only grows: it is looked at again when it comes to the top.  A link that all its
- * flows at their bounds would not fill (`most`) limits nothing, and takes no part.
+ * bound stops its *class*, the flows of that bound.  What comes first is on top of a tree of minima.  (In a mesh each
+ * flow that stops moves nearly all links, so a heap that looks at a link again when it is on top sinks each of them
+ * each time.)  A link that all its flows at their bounds would not fill (`most`) limits nothing, and takes no part;
+ * nor does one that would stop flows above all bounds.
  *
- * A class is a link too, numbered behind the links; a flow's first use is its class.  Each link keeps the set of its
- * flows' uses, so that a solve touches what flows and nothing else; weights are summed again where a set has
- * changed.  Memory is the caller's, zero at first; st_sim_arena.h says how much. */
+ * A class is a link too, numbered behind the links; a flow's first link is its class.  Each link keeps the set of its
+ * flows' uses, so that a solve touches what flows and nothing else.  Memory is the caller's, zero at first;
+ * st_sim_arena.h says how much. */
 #ifndef ST_MAXMIN_H
 #define ST_MAXMIN_H
 
-#include <stdint.h>
+#include <math.h>
 
-struct st_mm_use {
-    uint32_t link;
-    uint32_t place; /* in the link's set */
-    double weight;
-};
+#include "st_maxmin_sets.h"
 
-struct st_mm_link {
-    double capacity; /* now; of a class, the bound */
-    double total;    /* of its flows' weights */
-    double most;     /* of weight * bound */
-    double left;     /* of capacity, while it is solved */
-    double weight;   /* ... of the flows that rise */
-    uint32_t first;  /* its set: entries [first, first + count) */
-    uint32_t count;
-    uint32_t open;   /* entries of flows that rise */
-    uint32_t live;   /* place among the links that have flows */
-    uint8_t changed; /* total and most are old */
-    uint8_t binding; /* may limit a flow in this solve */
-    uint8_t pad[2];
-    uint32_t given;  /* the caller's */
-};
-
-struct st_mm_flow {
-    double rate; /* found by the last solve */
-    double bound;
-    uint32_t live; /* place among the flows */
-    uint16_t nuse; /* with the class */
-    uint8_t fixed;
-    uint8_t pad;
-};
-
-struct st_mm_key { double key; uint32_t link, pad; };
-
-struct st_mm {
-    struct st_mm_link *link; /* nlinks, then classes */
-    struct st_mm_flow *flow;
-    struct st_mm_use *use;   /* of flow f: [f << shift, ...) */
-    uint32_t *set;           /* indices of uses */
-    uint32_t *live_link;
-    uint32_t *live_flow;
-    struct st_mm_key *heap;
-    uint32_t nlinks, nlive_links, nlive_flows, nheap, shift, rising;
-};
-
-static inline void st_mm_join(struct st_mm *m, uint32_t use)
+static inline void st_mm_key(struct st_mm *m, uint32_t leaf, double key)
 {
-    struct st_mm_use *u = &m->use[use];
-    struct st_mm_link *l = &m->link[u->link];
+    m->tree[leaf] = key;
+    for (leaf /= 2; leaf; leaf /= 2) {
+        double least = m->tree[2 * leaf] <= m->tree[2 * leaf + 1] ? m->tree[2 * leaf] : m->tree[2 * leaf + 1];
 
-    if (l->count == 0) {
-        l->live = m->nlive_links;
-        m->live_link[m->nlive_links++] = u->link;
-    }
-    u->place = l->count;
-    m->set[l->first + l->count++] = use;
-    l->changed = 1;
-}
-
-static inline void st_mm_leave(struct st_mm *m, uint32_t use)
-{
-    struct st_mm_link *l = &m->link[m->use[use].link];
-    uint32_t place = m->use[use].place, last = m->set[l->first + --l->count];
-
-    m->set[l->first + place] = last;
-    m->use[last].place = place;
-    l->changed = 1;
-    if (l->count == 0) {
-        uint32_t moved = m->live_link[--m->nlive_links];
-
-        m->live_link[l->live] = moved;
-        m->link[moved].live = l->live;
+        if (least == m->tree[leaf])
+            return;
+        m->tree[leaf] = least;
     }
 }
 
-/* Flow f, whose uses are written (the class first), begins. */
-static inline void st_mm_begin(struct st_mm *m, uint32_t f, uint16_t nuse)
+/* Of several that come first the one with the lowest leaf: classes before links. */
+static inline uint32_t st_mm_top(const struct st_mm *m)
 {
-    struct st_mm_flow *x = &m->flow[f];
+    uint32_t i = 1;
 
-    x->nuse = nuse;
-    x->rate = 0.0;
-    x->bound = m->link[m->use[f << m->shift].link].capacity;
-    x->live = m->nlive_flows;
-    m->live_flow[m->nlive_flows++] = f;
-    for (uint32_t u = 0; u < nuse; u++)
-        st_mm_join(m, (f << m->shift) + u);
-}
-
-static inline void st_mm_end(struct st_mm *m, uint32_t f)
-{
-    uint32_t moved = m->live_flow[--m->nlive_flows];
-
-    for (uint32_t u = 0; u < m->flow[f].nuse; u++)
-        st_mm_leave(m, (f << m->shift) + u);
-    m->live_flow[m->flow[f].live] = moved;
-    m->flow[moved].live = m->flow[f].live;
-}
-
-/* The heap: least key on top, and of equal ones classes before links. */
-static inline int st_mm_less(const struct st_mm_key *a, const struct st_mm_key *b)
-{
-    return a->key < b->key || (a->key == b->key && a->link > b->link);
-}
-
-static inline void st_mm_sink(struct st_mm *m, uint32_t at)
-{
-    struct st_mm_key x = m->heap[at];
-
-    for (uint32_t child; (child = 2 * at + 1) < m->nheap; at = child) {
-        child += child + 1 < m->nheap && st_mm_less(&m->heap[child + 1], &m->heap[child]);
-        if (!st_mm_less(&m->heap[child], &x))
-            break;
-        m->heap[at] = m->heap[child];
-    }
-    m->heap[at] = x;
-}
-
-static inline void st_mm_drop(struct st_mm *m)
-{
-    m->heap[0] = m->heap[--m->nheap];
-    if (m->nheap)
-        st_mm_sink(m, 0);
-}
-
-static inline void st_mm_sum(struct st_mm *m, struct st_mm_link *l)
-{
-    l->total = l->most = 0.0;
-    for (uint32_t i = 0; i < l->count; i++) {
-        uint32_t use = m->set[l->first + i];
-
-        l->total += m->use[use].weight;
-        l->most += m->use[use].weight * m->flow[use >> m->shift].bound;
-    }
-    l->changed = 0;
+    while (i < m->leaves)
+        i = 2 * i + (m->tree[2 * i] > m->tree[i]);
+    return i;
 }
 
 /* What rises through a link and what is left, without the errors of many differences. */
-static inline void st_mm_again(struct st_mm *m, struct st_mm_link *l)
+static inline void st_mm_again(struct st_mm *m, const struct st_mm_link *l, struct st_mm_level *v)
 {
-    l->left = l->capacity;
-    l->weight = 0.0;
+    v->left = l->capacity;
+    v->weight = 0.0;
     for (uint32_t i = 0; i < l->count; i++) {
-        uint32_t use = m->set[l->first + i];
-        const struct st_mm_flow *x = &m->flow[use >> m->shift];
+        uint32_t entry = m->set[l->first + i];
+        const struct st_mm_flow *x = st_mm_flow(m, entry >> m->shift);
 
-        if (x->fixed)
-            l->left -= m->use[use].weight * x->rate;
+        if (x->solve == m->solve)
+            v->left -= m->weight[entry] * x->rate;
         else
-            l->weight += m->use[use].weight;
+            v->weight += m->weight[entry];
     }
 }
 
-static inline void st_mm_fix(struct st_mm *m, uint32_t f, double rate)
+static inline void st_mm_fix(struct st_mm *m, uint32_t f, struct st_mm_flow *x, double rate)
 {
-    struct st_mm_flow *x = &m->flow[f];
-    const struct st_mm_use *u = &m->use[f << m->shift], *end = u + x->nuse;
+    const double *weight = m->weight + ((size_t)f << m->shift);
 
-    x->rate = rate;
-    x->fixed = 1;
+    if (x->rate != rate) {
+        x->rate = rate;
+        m->moved[m->nmoved++] = f;
+    }
+    x->solve = m->solve;
     m->rising--;
-    for (u++; u < end; u++) {
-        struct st_mm_link *l = &m->link[u->link];
+    if (m->stoppers == 0)
+        return;
+    for (uint32_t u = 1; u < x->nlinks; u++) {
+        struct st_mm_level *v = &m->level[x->link[u]];
+        double w = x->plain ? 1.0 : weight[u];
 
-        if (l->binding) {
-            l->left -= u->weight * rate;
-            l->weight -= u->weight;
-            l->open--;
+        if (v->leaf == 0)
+            continue;
+        v->left -= w * rate;
+        v->weight -= w;
+        v->open--;
+        if (v->step != m->step) {
+            v->step = m->step;
+            m->touched[m->ntouched++] = x->link[u];
         }
     }
 }
 
 static inline void st_mm_fix_all(struct st_mm *m, const struct st_mm_link *l, double level)
 {
-    for (uint32_t i = 0; i < l->count && m->rising; i++) {
-        uint32_t f = m->set[l->first + i] >> m->shift;
+    const uint32_t *set = m->set + l->first;
 
-        if (!m->flow[f].fixed)
-            st_mm_fix(m, f, level < m->flow[f].bound ? level : m->flow[f].bound);
+    for (uint32_t i = 0; i < l->count && m->rising; i++) {
+        uint32_t f = set[i] >> m->shift;
+        struct st_mm_flow *x = st_mm_flow(m, f);
+
+        if (i + 8 < l->count)
+            __builtin_prefetch(st_mm_flow(m, set[i + 8] >> m->shift), 1);
+        if (x->solve != m->solve)
+            st_mm_fix(m, f, x, level < x->bound ? level : x->bound);
     }
 }
 
-static inline double st_mm_level(struct st_mm *m, struct st_mm_link *l)
+/* Links that fixed flows go through stop what rises later than before. */
+static inline void st_mm_rekey(struct st_mm *m)
 {
-    if (l->weight < l->total * 0x1p-20)
-        st_mm_again(m, l);
-    return l->left > 0.0 ? l->left / l->weight : 0.0;
+    for (uint32_t i = 0; i < m->ntouched; i++) {
+        uint32_t id = m->touched[i];
+        struct st_mm_level *v = &m->level[id];
+        double key;
+
+        if (v->open && v->weight < m->link[id].total * 0x1p-20)
+            st_mm_again(m, &m->link[id], v);
+        key = v->open == 0 ? INFINITY : v->left > 0.0 ? v->left / v->weight : 0.0;
+        if (key > m->highest)
+            key = INFINITY;
+        st_mm_key(m, v->leaf, key);
+        if (key == INFINITY) {
+            v->leaf = 0;
+            m->stoppers--;
+        }
+    }
 }
 
-static inline void st_mm_prepare(struct st_mm *m)
+static inline void st_mm_sum(struct st_mm *m, struct st_mm_link *l)
 {
-    m->nheap = 0;
-    for (uint32_t i = 0; i < m->nlive_links; i++) {
-        uint32_t id = m->live_link[i];
+    l->total = 0.0;
+    for (uint32_t i = 0; i < l->count; i++)
+        l->total += m->weight[m->set[l->first + i]];
+}
+
+/* Leaves: the classes, then the links that may limit a flow. */
+static inline void st_mm_plant(struct st_mm *m)
+{
+    uint32_t n = 0;
+
+    m->stoppers = 0;
+    m->highest = 0.0;
+    for (uint32_t i = 0; i < m->nnarrow; i++)
+        if (m->narrow[i] >= m->nlinks) {
+            double bound = m->link[m->narrow[i]].capacity;
+
+            m->at_leaf[n++] = m->narrow[i];
+            m->highest = bound > m->highest ? bound : m->highest;
+        }
+    for (uint32_t i = 0; i < m->nnarrow; i++) {
+        uint32_t id = m->narrow[i];
         struct st_mm_link *l = &m->link[id];
 
-        l->open = l->count;
-        if (id < m->nlinks) {
-            if (l->changed)
-                st_mm_sum(m, l);
-            l->binding = l->most > l->capacity;
-            if (!l->binding)
-                continue;
-            l->left = l->capacity;
-            l->weight = l->total;
-        }
-        m->heap[m->nheap].key = id < m->nlinks ? l->left / l->weight : l->capacity;
-        m->heap[m->nheap++].link = id;
+        if (id >= m->nlinks)
+            continue;
+        if (l->uneven && l->changed)
+            st_mm_sum(m, l);
+        l->changed = 0;
+        m->at_leaf[n++] = id;
+        m->stoppers++;
+        m->level[id].left = l->capacity;
+        m->level[id].weight = l->total;
+        m->level[id].open = l->count;
     }
-    for (uint32_t i = m->nheap / 2; i-- > 0;)
-        st_mm_sink(m, i);
-    for (uint32_t i = 0; i < m->nlive_flows; i++)
-        m->flow[m->live_flow[i]].fixed = 0;
-    m->rising = m->nlive_flows;
+    m->leaves = 1;
+    while (m->leaves < n)
+        m->leaves *= 2;
+    for (uint32_t i = 0; i < m->leaves; i++) {
+        uint32_t id = i < n ? m->at_leaf[i] : 0;
+
+        m->tree[m->leaves + i] = i < n ? m->link[id].capacity / (id < m->nlinks ? m->link[id].total : 1.0) : INFINITY;
+        if (i < n && id < m->nlinks)
+            m->level[id].leaf = m->leaves + i;
+    }
+    for (uint32_t i = m->leaves; --i;)
+        m->tree[i] = m->tree[2 * i] <= m->tree[2 * i + 1] ? m->tree[2 * i] : m->tree[2 * i + 1];
 }
 
 /* Rates of all flows.  Each flow has a finite bound or a link with a finite capacity. */
 static inline void st_mm_solve(struct st_mm *m)
 {
-    st_mm_prepare(m);
+    st_mm_plant(m);
+    m->solve++;
+    m->nmoved = 0;
+    m->rising = m->nlive;
     while (m->rising) {
-        uint32_t id = m->heap[0].link;
-        struct st_mm_link *l = &m->link[id];
-        double level = l->capacity;
+        uint32_t leaf = st_mm_top(m), id = m->at_leaf[leaf - m->leaves];
+        double height = m->tree[leaf];
 
+        m->step++;
+        m->ntouched = 0;
+        st_mm_key(m, leaf, INFINITY);
         if (id < m->nlinks) {
-            if (l->open == 0) {
-                st_mm_drop(m);
-                continue;
-            }
-            level = st_mm_level(m, l);
-            if (level > m->heap[0].key) {
-                m->heap[0].key = level;
-                st_mm_sink(m, 0);
-                if (m->heap[0].link != id)
-                    continue;
-            }
+            m->level[id].leaf = 0;
+            m->stoppers--;
         }
-        st_mm_drop(m);
-        st_mm_fix_all(m, l, level);
+        st_mm_fix_all(m, &m->link[id], height);
+        st_mm_rekey(m);
     }
 }
 

@@ -21,14 +21,14 @@ static inline uint64_t st_sim_solve(struct st_sim *s)
 
     s->dirty = 0;
     s->soonest = ST_SIM_NEVER;
-    if (m->nlive_flows == 0)
-        return 0;
-    for (uint32_t i = 0; s->nfanouts && i < m->nlive_links; i++) {
-        struct st_mm_link *l = &m->link[m->live_link[i]];
+    while (s->nfan_touched) {
+        struct st_fanout *f = &s->fanout[s->fan_touched[--s->nfan_touched]];
 
-        if (l->changed && m->live_link[i] < m->nlinks && s->link[l->given].fanout != ST_SIM_NONE)
-            l->capacity = st_sim_capacity(s, l->given);
+        f->changed = 0;
+        st_sim_capacity_of(s, f->link, st_sim_capacity(s, f->link));
     }
+    if (m->nlive == 0)
+        return 0;
     st_mm_solve(m);
     st_sim_rates(s);
     s->solves++;
@@ -39,7 +39,7 @@ static inline uint64_t st_sim_solve(struct st_sim *s)
         if (!(residual <= ST_SIM_TOLERATED))
             s->error = ST_SIM_ERESIDUAL;
     }
-    return m->nlive_flows + m->nlive_links;
+    return m->nlive + m->nnarrow;
 }
 
 /* What is due next: all of one instant, or of a window, in order.  Time goes on to the last of it. */
@@ -54,18 +54,50 @@ static inline int st_sim_next(struct st_sim *s)
         return 0;
     last = first < ST_SIM_LAST - s->window ? first + s->window : ST_SIM_LAST;
     if (s->soonest <= last)
-        for (uint32_t k = 0; k < s->mm.nlive_flows; k++) {
-            uint32_t f = s->mm.live_flow[k];
-
+        for (uint32_t f = 0; f < s->nslots; f++)
             if (s->finish[f] <= last)
                 s->batch[s->nbatch++] =
                     (struct st_sim_due){s->finish[f], (uint64_t)ST_SIM_DONE << 32 | s->slot[f].lane};
-        }
     while (s->ndue && s->due[0].time <= last)
-        s->batch[s->nbatch++] = st_sim_pop(s);
+        st_sim_pop(s);
     st_sim_sort(s->batch, s->nbatch);
     s->now = s->batch[s->nbatch - 1].time;
     return 1;
+}
+
+/* The memory of what comes a little later is asked for ahead. */
+static inline void st_sim_ahead(const struct st_sim *s, uint64_t k)
+{
+    if (k + 16 < s->nbatch && s->batch[k + 16].what >> 32 != ST_SIM_START)
+        __builtin_prefetch(&s->lane[(uint32_t)s->batch[k + 16].what]);
+    if (k + 8 < s->nbatch && s->batch[k + 8].what >> 32 != ST_SIM_START) {
+        const struct st_sim_lane *lane = &s->lane[(uint32_t)s->batch[k + 8].what];
+
+        __builtin_prefetch(&s->tasks[lane->at]);
+        __builtin_prefetch(&s->tasks[lane->at].use_first);
+        __builtin_prefetch(&s->times[lane->at], 1);
+        __builtin_prefetch(&s->bound[lane->at]);
+        if (lane->flow != ST_SIM_NONE)
+            __builtin_prefetch(&s->slot[lane->flow]);
+    }
+    if (k + 4 < s->nbatch && s->batch[k + 4].what >> 32 != ST_SIM_START) {
+        const struct st_sim_lane *lane = &s->lane[(uint32_t)s->batch[k + 4].what];
+
+        if (lane->flow != ST_SIM_NONE)
+            __builtin_prefetch(st_mm_flow(&s->mm, lane->flow));
+        if (lane->at < lane->end) {
+            __builtin_prefetch(&s->uses[s->tasks[lane->at].use_first]);
+            __builtin_prefetch(&s->uses[s->tasks[lane->at].use_first + s->tasks[lane->at].nuse]);
+        }
+    }
+}
+
+static inline void st_sim_handle_all(struct st_sim *s)
+{
+    for (uint64_t k = 0; k < s->nbatch; k++) {
+        st_sim_ahead(s, k);
+        st_sim_handle(s, s->batch[k].what);
+    }
 }
 
 static inline void st_sim_first(struct st_sim *s)
@@ -88,11 +120,15 @@ static inline enum st_sim_status st_sim_run(struct st_sim *s, uint64_t budget)
     for (;;) {
         uint64_t before = s->events;
 
-        for (uint64_t k = 0; k < s->nbatch; k++)
-            st_sim_handle(s, s->batch[k].what);
+        st_sim_handle_all(s);
+        while (s->ndue && s->due[0].time <= s->now) { /* what that has made due at once */
+            s->nbatch = 0;
+            while (s->ndue && s->due[0].time <= s->now)
+                st_sim_pop(s);
+            st_sim_sort(s->batch, s->nbatch);
+            st_sim_handle_all(s);
+        }
         s->nbatch = 0;
-        while (s->ndue && s->due[0].time <= s->now)
-            st_sim_handle(s, st_sim_pop(s).what);
         spent += s->events - before;
         if (s->dirty)
             spent += st_sim_solve(s);
@@ -106,8 +142,8 @@ static inline enum st_sim_status st_sim_run(struct st_sim *s, uint64_t budget)
     }
     if (s->undone == 0)
         return ST_SIM_OK;
-    for (uint32_t k = 0; k < s->mm.nlive_flows; k++)
-        if (s->mm.flow[s->mm.live_flow[k]].rate > 0.0)
+    for (uint32_t f = 0; f < s->nslots; f++)
+        if (s->slot[f].lane != ST_SIM_NONE && s->slot[f].rate > 0.0)
             return ST_SIM_ETIME;
     return ST_SIM_EDEADLOCK;
 }

@@ -27,6 +27,7 @@ static inline int st_sim_count(struct st_sim *s)
     s->mm.shift = 1;
     while ((1u << s->mm.shift) < s->most_uses + 1)
         s->mm.shift++;
+    s->mm.stride = (uint32_t)(sizeof(struct st_mm_flow) + 4 * (s->most_uses + 1) + 31) & ~31u;
     while (table < 2 * s->ntasks)
         table *= 2;
     s->table = (uint32_t)table;
@@ -49,16 +50,24 @@ static inline size_t st_sim_arena(struct st_sim *s, char *base)
     uint64_t uses = s->nlanes << m->shift, all = s->nlinks + s->ntasks;
 
     m->link = st_sim_piece(base, &at, all, sizeof *m->link);
-    m->flow = st_sim_piece(base, &at, s->nlanes, sizeof *m->flow);
-    m->use = st_sim_piece(base, &at, uses, sizeof *m->use);
+    m->level = st_sim_piece(base, &at, all, sizeof *m->level);
+    m->flows = st_sim_piece(base, &at, s->nlanes, m->stride);
+    m->weight = st_sim_piece(base, &at, uses, sizeof *m->weight);
+    m->place = st_sim_piece(base, &at, uses, sizeof *m->place);
     m->set = st_sim_piece(base, &at, s->total_uses + s->ntasks, sizeof *m->set);
-    m->live_link = st_sim_piece(base, &at, all, sizeof *m->live_link);
-    m->live_flow = st_sim_piece(base, &at, s->nlanes, sizeof *m->live_flow);
-    m->heap = st_sim_piece(base, &at, all, sizeof *m->heap);
+    m->narrow = st_sim_piece(base, &at, all, sizeof *m->narrow);
+    m->moved = st_sim_piece(base, &at, s->nlanes, sizeof *m->moved);
+    m->touched = st_sim_piece(base, &at, all, sizeof *m->touched);
+    m->at_leaf = st_sim_piece(base, &at, all, sizeof *m->at_leaf);
+    m->tree = st_sim_piece(base, &at, 4 * all + 4, sizeof *m->tree);
     s->link = st_sim_piece(base, &at, s->nlinks, sizeof *s->link);
+    s->load = st_sim_piece(base, &at, s->check ? s->nlinks : 0, sizeof *s->load);
+    s->solved = st_sim_piece(base, &at, s->nlinks, sizeof *s->solved);
     s->fanout = st_sim_piece(base, &at, s->nfanouts, sizeof *s->fanout);
     s->counts = st_sim_piece(base, &at, s->nfanouts * s->npeers, sizeof *s->counts);
     s->log2_of = st_sim_piece(base, &at, s->npeers + 1, sizeof *s->log2_of);
+    s->fans = st_sim_piece(base, &at, s->nfanouts ? uses : 0, sizeof *s->fans);
+    s->fan_touched = st_sim_piece(base, &at, s->nfanouts, sizeof *s->fan_touched);
     s->lane = st_sim_piece(base, &at, s->nlanes, sizeof *s->lane);
     s->slot = st_sim_piece(base, &at, s->nlanes, sizeof *s->slot);
     s->finish = st_sim_piece(base, &at, s->nlanes, sizeof *s->finish);
@@ -72,6 +81,8 @@ static inline size_t st_sim_arena(struct st_sim *s, char *base)
     s->meeting = st_sim_piece(base, &at, s->nrendezvous, sizeof *s->meeting);
     s->let_go = st_sim_piece(base, &at, s->nmembers, sizeof *s->let_go);
     s->due = st_sim_piece(base, &at, s->nlanes + s->nmembers, sizeof *s->due);
+    s->bucket = st_sim_piece(base, &at, s->nlanes + s->nmembers, sizeof *s->bucket);
+    s->pending = st_sim_piece(base, &at, s->nlanes + s->nmembers, sizeof *s->pending);
     s->batch = st_sim_piece(base, &at, 2 * s->nlanes + s->nmembers, sizeof *s->batch);
     return at;
 }

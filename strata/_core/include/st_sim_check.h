@@ -6,16 +6,18 @@
 
 #include "st_sim_types.h"
 
+#define ST_SIM_LARGE 1e30
+
 /* What is wrong with a record; the front has the words. */
 enum st_sim_wrong {
     ST_SIM_RIGHT = 0,
-    ST_SIM_WLINK_NUMBER,  /* capacity or loss is negative or not finite */
+    ST_SIM_WLINK_NUMBER,  /* capacity or loss is negative or above ST_SIM_LARGE */
     ST_SIM_WLINK_KIND,
     ST_SIM_WUSE_LINK,     /* no such link */
-    ST_SIM_WUSE_WEIGHT,   /* negative or not finite */
+    ST_SIM_WUSE_WEIGHT,   /* neither 0 nor from 1 / ST_SIM_LARGE to ST_SIM_LARGE */
     ST_SIM_WUSE_PEER,     /* the link has a loss, and the peer is no die */
     ST_SIM_WTASK_TIME,    /* hold_ps, latency_ps or wait_ps is negative or above ST_SIM_MOST */
-    ST_SIM_WTASK_WORK,    /* negative or not finite */
+    ST_SIM_WTASK_WORK,    /* negative or above ST_SIM_LARGE */
     ST_SIM_WTASK_BOUND,   /* of a task with work: not above 0 */
     ST_SIM_WTASK_FREE,    /* neither a bound nor a link */
     ST_SIM_WTASK_USES,    /* beyond the uses */
@@ -40,7 +42,13 @@ enum st_sim_wrong {
 
 static inline int st_sim_is_number(double x)
 {
-    return x >= 0.0 && x <= 0x1.fffffffffffffp1023;
+    return x >= 0.0 && x <= ST_SIM_LARGE;
+}
+
+/* No use at all, or a number whose quotients with others are numbers. */
+static inline int st_sim_is_weight(double x)
+{
+    return x == 0.0 || (x >= 1.0 / ST_SIM_LARGE && x <= ST_SIM_LARGE);
 }
 
 static inline int st_sim_is_time(int64_t x)
@@ -68,7 +76,7 @@ static inline enum st_sim_wrong st_sim_check_links(const struct st_sim *s, uint6
 
         if (u->link >= s->nlinks)
             return ST_SIM_WUSE_LINK;
-        if (!st_sim_is_number(u->weight))
+        if (!st_sim_is_weight(u->weight))
             return ST_SIM_WUSE_WEIGHT;
         if (s->links[u->link].loss > 0.0 && u->peer < 0)
             return ST_SIM_WUSE_PEER;

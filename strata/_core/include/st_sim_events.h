@@ -9,36 +9,63 @@ static inline int st_sim_before(const struct st_sim_due *a, const struct st_sim_
     return a->time < b->time || (a->time == b->time && a->what < b->what);
 }
 
+static inline uint32_t st_sim_new_bucket(struct st_sim *s, int64_t time)
+{
+    uint32_t b = s->free_bucket ? s->free_bucket - 1 : s->nbuckets++;
+    uint32_t at = s->ndue++;
+
+    if (s->free_bucket)
+        s->free_bucket = s->bucket[b].next;
+    for (uint32_t up; at && time < s->due[up = (at - 1) / 4].time; at = up)
+        s->due[at] = s->due[up];
+    s->due[at] = (struct st_sim_instant){time, b, 0};
+    s->bucket[b] = (struct st_sim_bucket){.time = time, .live = 1};
+    return b;
+}
+
 static inline void st_sim_push(struct st_sim *s, int64_t time, enum st_sim_event event, uint32_t id)
 {
-    struct st_sim_due x = {time, (uint64_t)event << 32 | id};
-    uint64_t at = s->ndue++;
+    uint32_t *recent = &s->recent[((uint64_t)time * UINT64_C(0x9e3779b97f4a7c15) >> 40) % ST_SIM_RECENT];
+    uint32_t node = event == ST_SIM_START ? (uint32_t)s->nlanes + id : id;
+    struct st_sim_bucket *b = &s->bucket[*recent ? *recent - 1 : 0];
 
     if (time > ST_SIM_LAST)
         s->error = ST_SIM_ETIME;
-    for (uint64_t up; at && st_sim_before(&x, &s->due[up = (at - 1) / 4]); at = up)
-        s->due[at] = s->due[up];
-    s->due[at] = x;
+    s->pending[node] = (struct st_sim_pending){(uint64_t)event << 32 | id, 0, 0};
+    if (*recent && b->live && b->time == time) {
+        s->pending[b->last].next = node + 1;
+        b->last = node;
+        return;
+    }
+    *recent = st_sim_new_bucket(s, time) + 1;
+    b = &s->bucket[*recent - 1];
+    b->first = b->last = node;
 }
 
-static inline struct st_sim_due st_sim_pop(struct st_sim *s)
+/* Moves all of the first bucket to the batch. */
+static inline void st_sim_pop(struct st_sim *s)
 {
-    struct st_sim_due top = s->due[0], x = s->due[--s->ndue];
-    uint64_t at = 0;
+    uint32_t number = s->due[0].bucket, at = 0;
+    struct st_sim_bucket *b = &s->bucket[number];
+    struct st_sim_instant x = s->due[--s->ndue];
 
-    for (uint64_t first; (first = 4 * at + 1) < s->ndue;) {
-        uint64_t least = first, end = first + 4 < s->ndue ? first + 4 : s->ndue;
+    for (uint32_t node = b->first + 1; node; node = s->pending[node - 1].next)
+        s->batch[s->nbatch++] = (struct st_sim_due){b->time, s->pending[node - 1].what};
+    b->live = 0;
+    b->next = s->free_bucket;
+    s->free_bucket = number + 1;
+    for (uint32_t first; (first = 4 * at + 1) < s->ndue;) {
+        uint32_t least = first, end = first + 4 < s->ndue ? first + 4 : s->ndue;
 
-        for (uint64_t c = first + 1; c < end; c++)
-            if (st_sim_before(&s->due[c], &s->due[least]))
+        for (uint32_t c = first + 1; c < end; c++)
+            if (s->due[c].time < s->due[least].time)
                 least = c;
-        if (!st_sim_before(&s->due[least], &x))
+        if (s->due[least].time >= x.time)
             break;
         s->due[at] = s->due[least];
         at = least;
     }
     s->due[at] = x;
-    return top;
 }
 
 static inline void st_sim_sift(struct st_sim_due *a, uint64_t at, uint64_t n)

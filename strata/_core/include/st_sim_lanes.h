@@ -8,15 +8,11 @@
 
 static inline void st_sim_pool(struct st_sim *s, int32_t link, int32_t cores)
 {
-    struct st_sim_link *l = &s->link[link];
+    uint32_t id = s->solved[link];
 
-    l->held += cores;
-    if (l->solved != ST_SIM_NONE) {
-        double left = s->links[link].capacity - l->held;
-
-        s->mm.link[l->solved].capacity = left > 0.0 ? left : 0.0;
-        s->dirty |= s->mm.link[l->solved].count > 0;
-    }
+    s->link[link].held += cores;
+    st_sim_capacity_of(s, (uint32_t)link, st_sim_capacity(s, (uint32_t)link));
+    s->dirty |= id != ST_SIM_NONE && s->mm.link[id].count > 0;
 }
 
 static inline void st_sim_flow_after(struct st_sim *s, uint32_t i, int64_t from)
@@ -88,10 +84,8 @@ static inline void st_sim_raise(struct st_sim *s, int32_t flag)
 }
 
 /* Step 5. */
-static inline void st_sim_done(struct st_sim *s, uint32_t i, uint32_t task)
+static inline void st_sim_done(struct st_sim *s, uint32_t i, uint32_t task, int32_t flag)
 {
-    int32_t flag = s->tasks[task].post;
-
     s->times[task].done = s->end = s->now;
     s->undone--;
     if (flag != ST_TIMING_NONE && s->need[flag] > 0 && --s->need[flag] == 0)
@@ -113,7 +107,7 @@ static inline void st_sim_begin(struct st_sim *s, uint32_t i)
     if (flows)
         st_sim_join(s, i, task);
     else
-        st_sim_done(s, i, task);
+        st_sim_done(s, i, task, s->tasks[task].post);
     if (!flows || s->lanes[i].ahead) {
         lane->at++;
         st_sim_come(s, i);
@@ -124,13 +118,16 @@ static inline void st_sim_handle(struct st_sim *s, uint64_t what)
 {
     uint32_t id = (uint32_t)what;
     struct st_sim_lane *lane = &s->lane[id];
+    const struct st_sim_slot *slot;
 
     s->events++;
     st_sim_digest(s, (uint64_t)s->now);
     st_sim_digest(s, what);
     switch (what >> 32) {
     case ST_SIM_DONE:
-        st_sim_done(s, id, st_sim_leave(s, id));
+        slot = &s->slot[lane->flow];
+        st_sim_leave(s, id);
+        st_sim_done(s, id, slot->task, slot->post);
         if (lane->blocked) {
             lane->blocked = 0;
             st_sim_begin(s, id);

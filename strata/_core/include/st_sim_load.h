@@ -14,13 +14,15 @@
 static inline void st_sim_close_lane(struct st_sim_link *l)
 {
     l->all_uses += l->lane_uses;
-    l->all_most += l->lane_most;
+    l->all_most += l->lane_uses * l->lane_most;
     l->lane_uses = 0;
     l->lane_most = 0.0;
 }
 
-static inline void st_sim_count_use(struct st_sim_link *l, uint32_t lane, uint32_t task, double most)
+static inline void st_sim_count_use(struct st_sim_link *l, uint32_t lane, uint32_t task, double weight, double bound)
 {
+    double most = weight * bound;
+
     if (l->lane != lane + 1) {
         st_sim_close_lane(l);
         l->lane = lane + 1;
@@ -30,20 +32,11 @@ static inline void st_sim_count_use(struct st_sim_link *l, uint32_t lane, uint32
     if (l->task != task) {
         l->task = task;
         l->uses = 0;
-        l->most = 0.0;
     }
+    l->uneven |= !(weight < 0x1p20 && (double)(int64_t)(weight / ST_MM_EVEN) * ST_MM_EVEN == weight);
     l->uses++;
-    l->most += most;
     l->lane_uses = l->uses > l->lane_uses ? l->uses : l->lane_uses;
-    l->lane_most = l->most > l->lane_most ? l->most : l->lane_most;
-}
-
-/* One lane alone, and no task through it twice: a bound. */
-static inline int st_sim_is_bound(const struct st_sim *s, uint64_t i)
-{
-    const struct st_timing_link *l = &s->links[i];
-
-    return s->link[i].lanes == 1 && s->link[i].all_uses == 1 && l->kind != ST_LINK_POOL && !(l->loss > 0.0);
+    l->lane_most = most > l->lane_most ? most : l->lane_most;
 }
 
 static inline void st_sim_number_links(struct st_sim *s)
@@ -58,19 +51,22 @@ static inline void st_sim_number_links(struct st_sim *s)
         int always = given->kind == ST_LINK_POOL || given->loss > 0.0;
 
         st_sim_close_lane(l);
-        l->solved = l->fanout = ST_SIM_NONE;
+        s->solved[i] = l->fanout = ST_SIM_NONE;
         l->task = 0;
+        l->alone = l->lanes == 1 && l->all_uses == 1 && !always;
         if (given->loss > 0.0) {
             l->fanout = fanouts;
+            s->fanout[fanouts].link = (uint32_t)i;
             s->fanout[fanouts].count = s->counts + fanouts * s->npeers;
             fanouts++;
         }
-        if (l->lanes == 0 || st_sim_is_bound(s, i) || (!always && l->all_most <= given->capacity * (1.0 - 1e-12)))
+        if (l->lanes == 0 || l->alone || (!always && l->all_most <= given->capacity * (1.0 - 1e-12)))
             continue;
-        l->solved = m->nlinks;
+        s->solved[i] = m->nlinks;
         m->link[m->nlinks].capacity = given->capacity;
         m->link[m->nlinks].first = set;
         m->link[m->nlinks].given = (uint32_t)i;
+        m->link[m->nlinks].uneven = l->uneven;
         m->nlinks++;
         set += l->all_uses;
     }
@@ -100,7 +96,7 @@ static inline double st_sim_bound(const struct st_sim *s, const struct st_timing
     double bound = t->bound;
 
     for (uint32_t u = t->use_first; u < t->use_first + t->nuse; u++)
-        if (s->uses[u].weight > 0.0 && st_sim_is_bound(s, s->uses[u].link)) {
+        if (s->link[s->uses[u].link].alone && s->uses[u].weight > 0.0) {
             double most = s->links[s->uses[u].link].capacity / s->uses[u].weight;
 
             bound = most < bound ? most : bound;
@@ -122,12 +118,12 @@ static inline void st_sim_number_bounds(struct st_sim *s)
             c = s->bound[t] = st_sim_class(s, st_sim_bound(s, &s->tasks[t]));
             if (s->class_lane[c] != i + 1) {
                 s->class_lane[c] = i + 1;
-                classes[c].open++; /* lanes, and so its flows at a time */
+                classes[c].given++; /* lanes, and so its flows at a time */
             }
         }
     for (uint32_t c = 0; c < s->nclasses; c++) {
         classes[c].first = set;
-        set += classes[c].open;
+        set += classes[c].given;
     }
 }
 
@@ -141,7 +137,7 @@ static inline void st_sim_load(struct st_sim *s)
                 continue;
             for (uint32_t u = task->use_first; u < task->use_first + task->nuse; u++)
                 if (s->uses[u].weight > 0.0)
-                    st_sim_count_use(&s->link[s->uses[u].link], i, t, s->uses[u].weight * task->bound);
+                    st_sim_count_use(&s->link[s->uses[u].link], i, t, s->uses[u].weight, task->bound);
         }
     st_sim_number_links(s);
     st_sim_number_bounds(s);

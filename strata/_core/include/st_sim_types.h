@@ -35,6 +35,26 @@ struct st_sim_due {
     uint64_t what; /* event << 32 | lane or member */
 };
 
+/* What is due at one instant, as far as it was heard of side by side: events of many lanes mostly coincide. */
+struct st_sim_instant {
+    int64_t time;
+    uint32_t bucket, pad;
+};
+
+struct st_sim_bucket {
+    int64_t time;
+    uint32_t first, last; /* in s->pending */
+    uint32_t live, next;  /* next: of the free ones, + 1 */
+};
+
+struct st_sim_pending {
+    uint64_t what;
+    uint32_t next; /* + 1 */
+    uint32_t pad;
+};
+
+#define ST_SIM_RECENT 64 /* buckets that are found again by their time */
+
 struct st_sim_lane {
     uint32_t at;     /* task in steps 1 to 3 */
     uint32_t end;
@@ -51,16 +71,28 @@ struct st_sim_slot { /* a flow, by the number it has in st_mm */
     int64_t since;
     uint32_t lane;
     uint32_t task;
+    int32_t post;
+    int32_t backlog;
+    uint32_t nfans;  /* ports with a loss that hear of it: s->fans, from slot << mm.shift on */
+    uint32_t pad;
+};
+
+struct st_sim_fan {
+    uint32_t fanout;
+    int32_t peer;    /* ~peer where the flow has met the port before */
 };
 
 struct st_sim_link { /* of each given link */
-    uint32_t solved; /* its number in st_mm; ST_SIM_NONE: it limits nothing, or one flow's bound alone */
-    uint32_t fanout; /* or ST_SIM_NONE */
-    int32_t held;    /* of pools: cores */
-    uint32_t lane, task, uses, lane_uses, all_uses, lanes; /* counted at the start */
-    double most, lane_most, all_most;                      /* of weight * bound: of a task, a lane, all lanes */
-    double load, fastest; /* certificate */
+    uint32_t lane, task, uses, lane_uses, all_uses, lanes; /* counted at the start: flows through it at a time */
+    double lane_most, all_most; /* of weight * bound, so much at most */
+    uint32_t fanout;            /* or ST_SIM_NONE */
+    int32_t held;               /* of pools: cores */
+    uint8_t uneven;
+    uint8_t alone; /* it bounds one lane's flows, and nothing else */
+    uint8_t pad[6];
 };
+
+struct st_sim_load { double taken, fastest; }; /* of each given link, by the certificate */
 
 struct st_sim {
     /* given */
@@ -93,7 +125,12 @@ struct st_sim {
     /* its own: st_sim_arena.h */
     struct st_mm mm;
     struct st_sim_link *link;
+    struct st_sim_load *load;  /* with `check` */
+    uint32_t *solved;          /* of each given link: its number in mm; ST_SIM_NONE: it needs none */
     struct st_fanout *fanout;
+    struct st_sim_fan *fans;
+    uint32_t *fan_touched; /* fan-outs whose capacity is old */
+    uint32_t nfan_touched;
     uint32_t *counts; /* of fan-outs */
     double *log2_of;
     struct st_sim_lane *lane;
@@ -111,8 +148,11 @@ struct st_sim {
     uint32_t *member_of; /* of each flag: the member that arrives with it */
     uint32_t *meeting;   /* of each rendezvous: members that have not arrived */
     int64_t *let_go;     /* of each member: when */
-    struct st_sim_due *due; /* heap */
-    uint64_t ndue;
+    struct st_sim_instant *due; /* heap */
+    struct st_sim_bucket *bucket;
+    struct st_sim_pending *pending; /* of each lane, then of each member */
+    uint32_t ndue, nbuckets, free_bucket;
+    uint32_t recent[ST_SIM_RECENT]; /* + 1 */
     struct st_sim_due *batch;
     uint64_t nbatch;
     int64_t soonest;     /* finish of a flow */
