@@ -34,6 +34,7 @@ SELECTIONS = ("model", "simulation")
 MAX_UNITS = 1 << 22  # of all members together, before units are made larger,
 MOST_UNITS = 1 << 24  # and if they cannot be; some 250 bytes each
 WORSE = 3.0  # an algorithm whose closed estimate is so many times the best one's is not simulated
+SAME = 1.005  # times the best: as good, with fewer cores
 KEPT = 256  # results of predict_plans
 
 
@@ -213,7 +214,8 @@ def _fastest(spec: Spec, ask: Ask, settings: Settings, overlap: bool, run: Any, 
     refused: InvalidArgument | None = None
     winner: tuple[Prediction, Choice] | None = None
     for name in (name for name in names if name not in left):
-        for choice in _both(choose(spec, ask._replace(algorithm=name), settings, overlap), spec, settings, overlap):
+        named = choose(spec, ask._replace(algorithm=name), settings, overlap)
+        for choice in _ways(named, ask, spec, settings, overlap):
             try:
                 made = run(choice)
             except InvalidArgument as error:  # of too many units, say
@@ -225,7 +227,7 @@ def _fastest(spec: Spec, ask: Ask, settings: Settings, overlap: bool, run: Any, 
     if winner is None:
         assert refused is not None  # full mesh does everything
         raise refused
-    made, choice = winner
+    made, choice = _fewer(*winner, spec, ask, settings, overlap, run)
     made.candidates = {name: found[name] for name in sorted(found, key=lambda name: found[name])}
     why = f"the fastest of {len(found)} that were simulated on {machine.name}"
     if left:
@@ -234,8 +236,24 @@ def _fastest(spec: Spec, ask: Ask, settings: Settings, overlap: bool, run: Any, 
     return made
 
 
-def _both(choice: Choice, spec: Spec, settings: Settings, overlap: bool) -> list[Choice]:
-    """With either path, if that is nobody's wish, and what counts is the time alone."""
+def _fewer(made: Prediction, choice: Choice, spec: Spec, ask: Ask, settings: Settings, overlap: bool,
+           run: Any) -> tuple[Prediction, Choice]:  # fmt: skip
+    """The same on the cores that the closed model would take, if that costs no more than half a per cent."""
+    if ask.cores is not None:
+        return made, choice
+    cores = choose(spec, ask._replace(algorithm=choice.algorithm.name), settings, overlap).cores
+    if cores >= choice.cores:
+        return made, choice
+    less = choice._replace(cores=cores)
+    found = run(less)
+    return (found, less) if found.time_us <= SAME * made.time_us else (made, choice)
+
+
+def _ways(choice: Choice, ask: Ask, spec: Spec, settings: Settings, overlap: bool) -> list[Choice]:
+    """With all cores, unless a number was asked for; and with either path, if that is nobody's wish, and what counts
+    is the time alone."""
+    if ask.cores is None:
+        choice = choice._replace(cores=max(settings.cores, choice.cores))
     if overlap or choice.path_named or moot(spec) or refusal(spec, settings.model):
         return [choice]
     return [choice._replace(path=path, path_why=f"{ALONE}, and it was simulated to be the faster") for path in PATHS]

@@ -154,8 +154,10 @@ def _step(moving: np.ndarray, tier: list[int], cost: Cost, model: Model) -> _Ste
     first = dict(zip(moving["peer"].tolist(), tier, strict=True))
     tiers = set(tier)
     begins = 0.0 if (moving["wait_flag"] != NONE).all() else max(cost.alpha_us[t] for t in tiers)
-    return _Step(moving, len(first), int(moving["bytes"].sum()), sum(model.link_gbps[t] for t in first.values()),
-                 max(cost.gbps[t] for t in tiers), begins)  # fmt: skip
+    nbytes = int(moving["bytes"].sum())
+    rates = np.array(cost.gbps)[tier]  # each counts as it has bytes
+    core = nbytes / float((moving["bytes"] / rates).sum()) if nbytes else float(rates.min())
+    return _Step(moving, len(first), nbytes, sum(model.link_gbps[t] for t in first.values()), core, begins)
 
 
 @functools.lru_cache(64)

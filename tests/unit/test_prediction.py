@@ -211,3 +211,12 @@ def test_what_is_kept_is_bounded(monkeypatch):
     for late in (1.0, 2.0, 3.0):
         predict_plans(plans, "cm384", [0.0, late])
     assert len(memo._found) == 2
+
+
+@pytest.mark.parametrize("ranks, nbytes", [(8, 1 << 10), (8, 1 << 20), (32, 1 << 16), (32, 1 << 18)])
+def test_what_simulation_selects_is_never_behind_all_cores(ranks, nbytes):
+    """Of full mesh and ring on every core a die has; fewer cores are taken only where they are as good."""
+    found = simulate("all_gather", nbytes, ranks, "cm384", select="simulation")
+    for algorithm in ("full_mesh", "zerocopy_ring"):
+        other = simulate("all_gather", nbytes, ranks, "cm384", algorithm=algorithm, path="mte", cores=48)
+        assert found.time_us <= 1.006 * other.time_us
