@@ -103,6 +103,9 @@ def spec_of(operation: str, nbytes: int, ranks: int | None, kind: np.dtype, op: 
     if operation not in OPERATIONS or operation == "all_to_all_v":
         there = ", ".join(o for o in OPERATIONS if o != "all_to_all_v")
         raise InvalidArgument(f"operation {operation!r} cannot be {done} by a size alone; there are {there}")
+    for name, value in (("nbytes", nbytes), ("ranks", ranks), ("root", root)):
+        if not isinstance(value, (int, np.integer)) and (name, value) != ("ranks", None):
+            raise InvalidArgument(f"{name}={value!r}: a whole number is expected")
     if nbytes < 0:
         raise InvalidArgument(f"nbytes={nbytes}: 0 or more is expected")
     n = bootstrap.context().ndies if ranks is None else int(ranks)

@@ -104,7 +104,8 @@ def test_jitter_is_the_same_each_time_and_within_bounds():
 @pytest.mark.parametrize("wrong", [
     {"slow_dies": {8: 2.0}}, {"slow_dies": {0: 0.5}}, {"slow_links": {(0, 0): 2.0}}, {"slow_links": {(0, 9): 2.0}},
     {"slow_links": {3: 2.0}}, {"dead_planes": {0: 7}}, {"dead_planes": {0: -1}}, {"jitter": -0.1}, {"seed": -1},
-    {"slow_dies": {0: float("nan")}},
+    {"slow_dies": {0: float("nan")}}, {"slow_dies": {0.5: 2.0}}, {"slow_links": {(0, 1.5): 2.0}},
+    {"slow_dies": {"0": 2.0}}, {"dead_planes": {0: 1.5}}, {"seed": 1.5},
 ])  # fmt: skip
 def test_effects_that_make_no_sense(wrong):
     with pytest.raises(InvalidArgument):

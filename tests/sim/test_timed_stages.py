@@ -205,7 +205,7 @@ def test_what_is_no_operation():
     for wrong in ([], made[:3], made[::-1], [*made[:3], other[3]], many, [1, 2]):
         with pytest.raises(InvalidArgument):
             Program(CM384, 8).operation(wrong)
-    for dies in ([0, 1, 2], [0, 1, 2, 2], [0, 1, 2, 8], [-1, 0, 1, 2]):
+    for dies in ([0, 1, 2], [0, 1, 2, 2], [0, 1, 2, 8], [-1, 0, 1, 2], [0.0, 1.0, 2.5, 3.0], [[0, 1], [2]], "0123"):
         with pytest.raises(InvalidArgument):
             Program(CM384, 8).operation(made, dies=dies)
     with pytest.raises(InvalidArgument, match="2 dies"):
@@ -214,8 +214,11 @@ def test_what_is_no_operation():
         Program(CM384, 4).operation(made, path="rdma")
     with pytest.raises(InvalidArgument, match="arrivals_us"):
         Program(CM384, 4).operation(made, arrivals_us=[1.0, 2.0])
-    with pytest.raises(InvalidArgument, match="768 dies"):
-        Program(CM384, 769)
+    for ndies in (769, 0, 1.5, True, "4"):
+        with pytest.raises(InvalidArgument, match="768 dies"):
+            Program(CM384, ndies)
+    with pytest.raises(InvalidArgument, match="'cm384'"):
+        Program("cm384", 4)
 
 
 @pytest.mark.parametrize("name", machine.names())
@@ -239,6 +242,9 @@ def test_what_is_no_stage():
         lambda: program.delay([], 1.0), lambda: program.compute([0], us=1.0, flops=1.0),
         lambda: program.compute([0], flops=1.0, dtype="f64"), lambda: program.compute([0], us=1.0, cores=49),
         lambda: program.map([0], [1], -1), lambda: program.run(window_us=-1.0), lambda: program.run().start_us(theirs),
+        lambda: program.run(window_us=1e300), lambda: program.run(window_us=1e10), lambda: program.delay([0], "soon"),
     ):  # fmt: skip
         with pytest.raises(InvalidArgument):
             wrong()
+    with pytest.raises(InvalidArgument, match="us is 10000000000.0: .* 9e.09"):
+        program.delay([0], 1e10)

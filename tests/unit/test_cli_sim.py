@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from strata import machine
@@ -191,6 +192,12 @@ def test_what_is_wrong_shows(capsys):
         assert float(row[5]) > float(plain[5]), option
 
 
+@pytest.mark.parametrize("counts", [np.int64(4), np.eye(3), np.zeros((2, 2, 2), int), np.zeros((2, 3), int)])
+def test_counts_that_are_no_matrix(capsys, tmp_path, counts):
+    np.save(tmp_path / "counts.npy", counts)
+    assert "no square matrix" in run(capsys, "all_to_all_v", "--counts", tmp_path / "counts.npy", status=2)
+
+
 @pytest.mark.parametrize(
     "words, what",
     [
@@ -211,6 +218,11 @@ def test_what_is_wrong_shows(capsys):
         (("all_gather", "-n", 4, "--set", "die.ub"), "NAME=VALUE"),
         (("all_gather", "-n", 4, "--set", "die.ub=3"), "no constant 'die.ub'"),
         (("all_gather", "-n", 4, "--set", "die.ub_gbps=0"), "die.ub_gbps is 0"),
+        (("all_gather", "-n", 4, "--set", "die.ub_gbps=98GB"), "'98GB' is no number"),
+        (("all_gather", "-n", 4, "--window", "1e300"), "window_us is 1e+300"),
+        (("all_gather", "-n", 4, "--skew", "1e11"), "microseconds"),
+        (("all_gather", "-n", 4, "-b", "1G", "-e", "1T", "-i", 1), "100,000 at most"),
+        (("all_gather", "-n", 4, "--csv", "x.out", "--json", "x.out"), "x.out is to be written twice"),
         (("all_gather", "-n", 4, "--slow-die", "3"), "'3' is not of the form 3:2"),
         (("all_gather", "-n", 4, "--slow-die", "9:2"), "die 9"),
         (("all_gather", "-n", 4, "--slow-link", "1:2"), "is not of the form 0-3:4"),

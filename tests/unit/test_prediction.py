@@ -117,6 +117,10 @@ def test_counts_say_who_sends_what():
         ({"machine": "abacus"}, "'abacus' is not known; there are .*cm384"),
         ({"ranks": 1000}, "has 768 dies"),
         ({"ranks": 0}, "0"),
+        ({"ranks": 1.5}, "ranks=1.5"),
+        ({"ranks": "8"}, "ranks='8'"),
+        ({"nbytes": "1K"}, "nbytes='1K'"),
+        ({"root": 0.5}, "root=0.5"),
         ({"algorithm": "nonsense"}, "no algorithm 'nonsense'"),
         ({"path": "cable"}, "mte, sdma"),
         ({"cores": 49}, "48"),
@@ -128,6 +132,7 @@ def test_counts_say_who_sends_what():
         ({"arrivals_us": [-1.0] * 8}, "arrivals_us"),
         ({"effects": Effects({8: 2.0})}, "die 8"),
         ({"window_us": -1.0}, "window_us"),
+        ({"window_us": 1e300}, "window_us"),
         ({"launch": "rocket"}, "graph, eager"),
         ({"select": "dice"}, "model, simulation"),
     ],
@@ -135,6 +140,14 @@ def test_counts_say_who_sends_what():
 def test_what_there_is_not_is_refused(given, what):
     with pytest.raises(InvalidArgument, match=what):
         simulate(**{"operation": "all_gather", "nbytes": 1 << 10, "ranks": 8, **given})
+
+
+def test_by_sdma_there_are_no_more_cores_than_queues():
+    on = machine.load("dgx_b200")
+    made = simulate("all_gather", 1 << 24, 8, on, path="sdma")
+    assert made.path == "sdma" and 1 <= made.cores <= on.sdma.queues == 4
+    with pytest.raises(InvalidArgument, match="16 cores, .* 4 SDMA queues"):
+        simulate("all_gather", 1 << 24, 8, on, path="sdma", cores=16)
 
 
 def test_the_choice_by_simulation_is_never_behind():

@@ -73,10 +73,12 @@ def _check(args: argparse.Namespace, cases: list[Case]) -> None:
                                   "--machine, --path, --cores or --partition beside it, and no auto")  # fmt: skip
     if args.output:
         plot.check(args.output)
-    for file in (args.output, args.trace, args.csv, args.json, args.table):
-        if file:
-            with open(file, "a"):
-                pass
+    files = [file for file in (args.output, args.trace, args.csv, args.json, args.table) if file]
+    for file in files:
+        if files.count(file) > 1:
+            raise InvalidArgument(f"{file} is to be written twice, as two kinds of file")
+        with open(file, "a"):
+            pass
 
 
 def _run(args: argparse.Namespace, cases: list[Case]) -> list[tuple[Case, dict[str, Any]]]:

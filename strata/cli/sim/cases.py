@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from strata.prediction import Prediction
 
 GATHERS = ("all_gather", "gather")
+MOST_SIZES = 100_000  # of a sweep
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,12 @@ def common_of(args: argparse.Namespace) -> Common:
 def matrix(file: str) -> np.ndarray:
     """Of integers, from .npy or text; OSError, or InvalidArgument if it is none."""
     try:
-        return np.load(file) if file.endswith(".npy") else np.atleast_2d(np.loadtxt(file, np.int64))
+        found = np.load(file) if file.endswith(".npy") else np.loadtxt(file, np.int64, ndmin=2)
     except ValueError as error:
         raise InvalidArgument(f"{file} is no matrix of integers: {error}") from None
+    if found.ndim != 2 or found.shape[0] != found.shape[1] or not found.size or found.dtype.kind not in "iu":
+        raise InvalidArgument(f"{file} is no square matrix of integers: {found.dtype} of shape {found.shape}")
+    return found
 
 
 def machine_of(name: str, common: Common) -> Machine:
@@ -113,6 +117,10 @@ def sizes(args: argparse.Namespace) -> list[int]:
     if args.step is not None:
         if args.step < 1:
             raise InvalidArgument(f"-i {args.step}: 1 or more bytes from one size to the next are expected")
+        number = (end - begin) // args.step + 1
+        if number > MOST_SIZES:
+            raise InvalidArgument(f"{number:,} sizes from -b {begin} to -e {end} by -i {args.step}: {MOST_SIZES:,} at "
+                                  "most are expected")  # fmt: skip
         return list(range(begin, end + 1, args.step))
     if args.factor < 2 or (begin == 0 and end):
         raise InvalidArgument(f"sizes from -b {begin} by a factor of -f {args.factor}")

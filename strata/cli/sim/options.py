@@ -67,13 +67,13 @@ def pairs(what: str, number: type) -> Any:
 
 
 def constant(text: str) -> tuple[str, Any]:
-    """("die.ub_gbps", 98.0) of "die.ub_gbps=98"; sizes may be written as "64M"."""
+    """("die.ub_gbps", 98.0) of "die.ub_gbps=98"; bytes may be written as "64M"."""
     name, sign, value = text.partition("=")
     if not sign:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as die.ub_gbps=98")
     if value in ("true", "false"):
         return name.strip(), value == "true"
-    for kind in (int, float, size):
+    for kind in (int, float, size) if name.strip().endswith("_bytes") else (int, float):
         try:
             return name.strip(), kind(value)
         except (ValueError, argparse.ArgumentTypeError):

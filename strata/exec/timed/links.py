@@ -23,6 +23,7 @@ from strata.exec.timed.records import (
     UB_IN,
     UB_OUT,
 )
+from strata.exec.timed.stage import whole
 from strata.machine.description import Machine
 from strata.plan.topology import L1, L2, LOCAL, SIO
 
@@ -57,7 +58,7 @@ class Effects:
                     raise InvalidArgument(f"{name}[{what}] is {factor}: 1 (as fast as ever) up to 1e6 times as long")
         if not 0 <= self.jitter <= 100:
             raise InvalidArgument(f"jitter is {self.jitter}: 0 up to 100 times a latency is expected")
-        if not 0 <= self.seed < 1 << 64:
+        if not whole(self.seed) or not 0 <= self.seed < 1 << 64:
             raise InvalidArgument(f"seed is {self.seed}: 64 bits are expected")
 
     def check(self, machine: Machine, ndies: int) -> None:
@@ -68,11 +69,11 @@ class Effects:
                 raise InvalidArgument(f"slow_links[{pair!r}]: a pair of two dies, (giver, taker), is expected")
             named += pair
         for die in named:
-            if not 0 <= die < ndies:
-                raise InvalidArgument(f"the effects name die {die}, and there are {ndies}")
+            if not whole(die) or not 0 <= die < ndies:
+                raise InvalidArgument(f"the effects name die {die!r}, and there are {ndies}")
         planes = machine.die.ub_planes
         for die, dead in self.dead_planes.items():
-            if not 0 <= dead < planes:
+            if not whole(dead) or not 0 <= dead < planes:
                 raise InvalidArgument(f"dead_planes[{die}] is {dead}: of {planes} planes, one at least must live")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,12 +14,13 @@ from strata.exec.timed import kernels
 from strata.exec.timed.assembly import Assembly, Part
 from strata.exec.timed.links import Effects, Links
 from strata.exec.timed.operation import Operation, check, path_of, ps, translate
-from strata.exec.timed.stage import Stage, members, stages
+from strata.exec.timed.stage import Stage, members, stages, whole
 from strata.exec.timed.timeline import Timeline
 from strata.machine.description import Machine
 from strata.plan.plan import Plan
 
 After = Stage | Iterable[Stage] | None
+MOST_US = 9e9  # of a delay; its picoseconds are less than 2**53
 
 
 class Program:
@@ -33,8 +33,10 @@ class Program:
     """
 
     def __init__(self, machine: Machine, ndies: int, effects: Effects | None = None) -> None:
-        if not 1 <= ndies <= machine.topology.dies:
-            raise InvalidArgument(f"ndies is {ndies}: {machine.name} has {machine.topology.dies} dies")
+        if not isinstance(machine, Machine):
+            raise InvalidArgument(f"machine is {machine!r}: a Machine, as of strata.machine.load, is expected")
+        if not whole(ndies) or not 1 <= ndies <= machine.topology.dies:
+            raise InvalidArgument(f"ndies is {ndies!r}: {machine.name} has {machine.topology.dies} dies")
         self.machine, self.ndies = machine, int(ndies)
         self.effects = effects or Effects()
         self.effects.check(machine, self.ndies)
@@ -136,8 +138,9 @@ class Program:
 
         Deadlock if something can never run, with the lane, the task, and the flag that it waits for.
         """
-        if not (0 <= window_us < math.inf):
-            raise InvalidArgument(f"window_us is {window_us}: 0 (exact) or microseconds are expected")
+        if not 0 <= window_us <= MOST_US:
+            raise InvalidArgument(f"window_us is {window_us}: 0 (exact) or microseconds, {MOST_US:g} at most, are "
+                                  "expected")  # fmt: skip
         made = Assembly(self.links, self.stages)
         place = self.machine.place
         found = simulator.run(
@@ -149,7 +152,11 @@ class Program:
 
 def _times(name: str, us: float | Sequence[float] | np.ndarray, n: int) -> np.ndarray:
     """Microseconds as whole picoseconds, i64 (n,)."""
-    given = np.asarray(us, np.float64)
-    if given.shape not in ((), (n,)) or not (np.isfinite(given) & (given >= 0) & (given < 1e12)).all():
-        raise InvalidArgument(f"{name} is {us!r}: microseconds, one number or one for each of {n}, are expected")
+    try:
+        given = np.asarray(us, np.float64)
+    except (TypeError, ValueError):
+        given = np.full(n, np.nan)
+    if given.shape not in ((), (n,)) or not ((given >= 0) & (given <= MOST_US)).all():
+        raise InvalidArgument(f"{name} is {us!r}: microseconds, one number or one for each of {n}, 0 to {MOST_US:g}, "
+                              "are expected")  # fmt: skip
     return np.broadcast_to(np.rint(given * 1e6).astype(np.int64), (n,))

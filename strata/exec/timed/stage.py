@@ -77,10 +77,18 @@ def stages(after: Stage | Iterable[Stage] | None, known: Sequence[Stage]) -> tup
     return tuple(dict.fromkeys(given))
 
 
+def whole(number: object) -> bool:
+    """Whether it is a whole number, which True is not."""
+    return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+
+
 def members(dies: Sequence[int] | np.ndarray, ndies: int) -> np.ndarray:
     """``dies`` as i32; InvalidArgument unless they are different dies of the program."""
-    found = np.array(dies, np.int64, ndmin=1)
-    if found.ndim != 1 or not len(found):
+    try:
+        found = np.array(dies, ndmin=1)
+    except ValueError:
+        found = np.zeros(0)
+    if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu":
         raise InvalidArgument(f"dies is {dies!r}: a list of die numbers is expected")
     if found.min() < 0 or found.max() >= ndies:
         raise InvalidArgument(f"dies has {int(found.min() if found.min() < 0 else found.max())}, and the program has "
