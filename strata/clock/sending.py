@@ -29,7 +29,7 @@ def send(clock: Clock) -> None:
     """Sends, or shows, what a clock has counted."""
     options = config.get()
     with clock.lock:
-        report = {**clock.books.summary(clock.now_ps), "machine": clock.machine.name, "title": clock.machine.title,
+        report = {**clock.books.summary(clock.now_ps), "machine": clock.machine.name, "title": clock.machine.caption,
                   "dies": clock.context.ndies}  # fmt: skip
         if options.clock_trace:
             report["events"] = clock.books.trace()

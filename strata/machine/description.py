@@ -32,6 +32,7 @@ GRADES = {
     "F": "fitted to published results",
 }
 REPLACED = "A", "set by Machine.replace"
+SHOWN = 6  # constants that a caption names
 
 
 def _at(least: float, most: float = 1e18, default: Any = dataclasses.MISSING) -> Any:
@@ -228,6 +229,13 @@ class Machine:
         for name, value in constants.items():
             made = _with(made, name, value)
         return made
+
+    @property
+    def caption(self) -> str:
+        """The title, with what ``replace`` has set."""
+        found = [f"{n}={v}" for n, v in self.constants().items() if self.sources.get(n) == REPLACED]
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        return f"{self.title}; set: {', '.join(found[:SHOWN])}{more}" if found else self.title
 
     def constants(self) -> dict[str, Any]:
         """All constants by their dotted names."""

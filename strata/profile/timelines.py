@@ -24,7 +24,7 @@ def trace(timeline: Timeline) -> Trace:
     have all times.  Arrows lead from the task that raised a flag last to those that waited for it.  Counters of ports
     are GB/s, each flow counted with its mean rate; memories that limited nothing have none.
     """
-    found = Trace(machine=timeline.machine.title, digest=timeline.digest, clock="simulated")
+    found = Trace(machine=timeline.machine.caption, digest=timeline.digest, clock="simulated")
     for die in sorted({int(die) for stage in timeline.stages for die in stage.dies}):
         found.process(die, f"die {die}")
     _stages(timeline, found)

@@ -102,6 +102,15 @@ def test_files(capsys, tmp_path):
     assert chosen.algorithm.name == min(table.rows[0][3], key=table.rows[0][3].get) and "simulated" in chosen.why
 
 
+def test_a_machine_of_ones_own_is_named_by_its_file_with_what_was_set(capsys, tmp_path):
+    file = tmp_path / "half.toml"
+    file.write_text(machine.dumps(machine.load("cm384").replace(**{"die.ub_gbps": 98.0})))
+    text = run(capsys, "all_gather", *SMALL, "-b", "1K", "--machine", f"{file},cm384", "--set", "die.cores=8")
+    heads = [line for line in text.splitlines() if "not measured" in line]
+    assert f"machine {file} (" in heads[0] and "; set: die.cores=8, die.ub_gbps=98.0)" in heads[0]
+    assert "machine cm384 (" in heads[1] and "; set: die.cores=8)" in heads[1]
+
+
 def test_variants_side_by_side(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     drawn = tmp_path / "x.svg"

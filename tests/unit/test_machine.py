@@ -163,6 +163,15 @@ def test_replace():
     assert half.replace(**back) == CM384 and CM384.replace() == CM384
 
 
+def test_a_caption_says_what_replace_has_set():
+    assert CM384.caption == CM384.title
+    half = CM384.replace(**{"die.ub_gbps": 98, "tier.l2.alpha_us": 4.2})
+    assert half.caption == f"{CM384.title}; set: die.ub_gbps=98.0, tier.l2.alpha_us=4.2" and half.title == CM384.title
+    assert machine.parse(machine.dumps(half)).caption == half.caption
+    many = CM384.replace(**{c: v for c, v in CM384.constants().items() if c.startswith("tier.")})
+    assert many.caption.endswith("and 22 more")
+
+
 @pytest.mark.parametrize(
     ("constant", "value", "error"),
     [

@@ -43,7 +43,7 @@ def _main(args: argparse.Namespace) -> int:
             return 0
     cases = cases_of(args, common)
     _check(args, cases)
-    print(table.header(machines, common.constants, args.total))
+    print(table.header(list(zip(args.machine, machines, strict=True)), args.total))
     found = [_traced(args, cases[0])] if args.trace else _run(args, cases)
     if len(cases) > 1:
         print(table.footer([made for _, made in found]))

@@ -26,12 +26,9 @@ def fit(value: float, width: int) -> str:
     return f"{value:{width}.1e}"
 
 
-def header(machines: list[Machine], constants: Iterable[tuple[str, Any]], total: bool) -> str:
-    """What is above the rows."""
-    lines = [f"# predicted on machine {m.name} ({m.title}), not measured" for m in machines]
-    changed = ", ".join(f"{name}={value}" for name, value in constants)
-    if changed:
-        lines.append(f"# constants that were set: {changed}")
+def header(machines: list[tuple[str, Machine]], total: bool) -> str:
+    """What is above the rows; each machine with the name or file that was asked for."""
+    lines = [f"# predicted on machine {asked} ({m.caption}), not measured" for asked, m in machines]
     what = "the largest array of a rank" if total else "each rank's source"
     lines.append(f"# size: {what}; algbw: bytes of the largest array of a rank by time, as nccl-tests has it")
     names = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw", "algorithm", "path", "cores", "ranks")
