@@ -142,8 +142,8 @@ def play_small(g):
 def test_small_operations_take_one_synchronisation(pools, n):
     got = pools(n).run(play_small)
     found = expected("all_reduce", 8, n, dtype="f4", mode="mailbox")
-    assert [g[1] for g in got] == [g[2] for g in got]
-    assert [g[1] for g in got] == pytest.approx(found, abs=PS)
+    for at in (1, 2):  # differences of clocks: not the same to the last bit
+        assert [g[at] for g in got] == pytest.approx(found, abs=PS)
     assert all(0 < fence <= small + PS for fence, small, _ in got)
 
 
