@@ -37,6 +37,9 @@ __all__ = [
     "report", "track",
 ]  # fmt: skip
 
+MOST_US = 9e9  # that a die is busy for at once: the simulator takes no longer delays
+MOST = 1e24  # operations or bytes
+
 _lock = threading.Lock()
 _clock: Clock | None = None
 
@@ -72,13 +75,17 @@ def compute(*, flops: float = 0.0, bytes: float = 0.0, dtype: Any = "bf16", us: 
     """
     clock = _mine()
     for name, value in (("flops", flops), ("bytes", bytes)):
-        _ps(f"compute: {name}", value)
+        _number(f"compute: {name}", value, MOST)
     if us is not None and (flops or bytes):
         raise InvalidArgument("compute: us says how long, and flops and bytes say how much; give one or the other")
     ps = None if us is None else _ps("compute: us", us)
     if clock is None:
         return 0.0
-    ps = clock.predictor.compute(flops, bytes, dtype) if ps is None else ps
+    if ps is None:
+        ps = clock.predictor.compute(flops, bytes, dtype)
+        if ps > MOST_US * 1e6:
+            raise InvalidArgument(f"compute: it takes {ps / 1e6:g} us on {clock.machine.name}; {MOST_US:g} at most are "
+                                  "expected")  # fmt: skip
     clock.spend("compute", ps)
     return ps / 1e6
 
@@ -97,13 +104,17 @@ def report() -> dict[str, Any]:
 
 def _ps(what: str, value: Any) -> int:
     """Microseconds in whole picoseconds."""
+    return round(_number(what, value, MOST_US) * 1e6)
+
+
+def _number(what: str, value: Any, most: float) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not 0 <= number < 1e15:
-        raise InvalidArgument(f"{what}={value!r}: a finite number, 0 or more, is expected")
-    return round(number * 1e6)
+    if not 0 <= number <= most:
+        raise InvalidArgument(f"{what}={value!r}: a finite number, 0 or more, at most {most:g}, is expected")
+    return number
 
 
 # ---- for other parts of the library --------------------------------------------------------------

@@ -22,6 +22,7 @@ QUIET = 64  # looks before a waiter sleeps
 PATIENCE = 0.02  # seconds between looks at whether peers live
 KEPT = 4096  # operations of which is remembered that they failed
 RESTING = 0.2  # seconds without work after which the thread ends
+END_PS = 1 << 61  # when clocks end
 LAST = 1.0  # seconds that the end of a job gives to what has really ended
 
 
@@ -50,8 +51,11 @@ class Clock:
     # ---- the host ------------------------------------------------------------------------
 
     def spend(self, kind: str, ps: int) -> None:
-        """The host is busy for so long."""
+        """The host is busy for so long.  InvalidArgument: the clock ends before."""
         with self.lock:
+            if self.now_ps + ps > END_PS:
+                raise errors.InvalidArgument(f"{kind}: the clock is at {self.now_ps / 1e6:g} us, and ends at "
+                                             f"{END_PS / 1e6:g}")  # fmt: skip
             self.books.host(kind, self.now_ps, ps)
             self.now_ps += ps
 

@@ -162,7 +162,8 @@ def test_spawn_refuses_what_there_is_not():
         clock.check(MACHINE, 768, 769)
 
 
-WRONG = ({"us": float("nan")}, {"us": -1}, {"flops": -1}, {"bytes": "x"}, {"us": 1, "flops": 1})
+WRONG = ({"us": float("nan")}, {"us": -1}, {"flops": -1}, {"bytes": "x"}, {"us": 1, "flops": 1}, {"us": 1e10},
+         {"flops": float("inf")}, {"flops": 1e300}, {"us": 10**400})  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
@@ -171,6 +172,37 @@ def test_wrong_arguments_are_errors_without_a_clock_too(wrong):
         clock.compute(**wrong)
     with pytest.raises(ValueError, match="advance"):
         clock.advance(wrong.get("us", -1) if wrong.get("us") != 1 else None)
+
+
+LONG = """
+import strata
+from strata import clock, errors
+g = strata.comm.world()
+for flops in (1e23, 1e15):
+    try:
+        took = clock.compute(flops=flops)
+    except errors.InvalidArgument as error:
+        assert flops == 1e23 and "at most" in str(error), error
+        continue
+    assert flops == 1e15 and 1e6 < took < 1e7, took
+number = 0
+try:
+    while number < 300:
+        clock.advance(9e9)
+        number += 1
+except errors.InvalidArgument as error:
+    assert "ends at" in str(error), error
+assert 250 < number < 300, number
+g.barrier()
+print(f"{clock.now():.6g}")
+"""
+
+
+def test_times_that_are_too_long_are_refused_at_once(tmp_path):
+    script = tmp_path / "long.py"
+    script.write_text(LONG)
+    done = launching.run("--clock", MACHINE, "-n", 2, script)
+    assert done.returncode == 0 and len(set(done.stdout.split())) == 1, done.stderr.decode()
 
 
 def test_selection_goes_by_the_machine():

@@ -261,7 +261,8 @@ def test_a_matrix_of_counts(capsys, tmp_path):
     assert "no matrix of integers" in run(capsys, "all_to_all_v", "--counts", file, status=2)
 
 
-def test_ctrl_c_ends_it_and_its_processes():
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_what_ends_it_ends_its_processes(how):
     words = ["all_gather", "-n", "32", "-b", "1K", "-e", "1G", "--algorithm", "all", "-j", "2"]
     it = subprocess.Popen([sys.executable, "-m", "strata.cli", "sim", *words], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
@@ -269,13 +270,16 @@ def test_ctrl_c_ends_it_and_its_processes():
         for line in it.stdout:  # the first row: its processes are there
             if line.startswith(" "):
                 break
-        os.kill(it.pid, signal.SIGINT)
+        os.kill(it.pid, how)
         _, err = it.communicate(timeout=60)
     finally:
         if it.poll() is None:
             os.killpg(it.pid, signal.SIGKILL)
             it.wait()
-    assert it.returncode == 130 and err == "strata sim: interrupted\n", err
+    if how == signal.SIGINT:
+        assert it.returncode == 130 and err == "strata sim: interrupted\n", err
+    else:
+        assert it.returncode == -how
     deadline = time.monotonic() + 20
     while _alive(it.pid) and time.monotonic() < deadline:
         time.sleep(0.02)

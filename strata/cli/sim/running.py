@@ -15,6 +15,7 @@ from typing import Any
 
 from strata.cli.sim.cases import Case, predict, row
 from strata.errors import StrataError
+from strata.launch import procs
 
 ALONE_S = 2.0  # before other processes are started, which takes a while itself
 AHEAD = 4  # cases a process that are handed out
@@ -48,7 +49,7 @@ def results(cases: list[Case], jobs: int | None) -> Iterator[tuple[Case, dict[st
 
 def _shared(cases: list[Case], number: int, jobs: int, progress: Progress) -> Iterator[tuple[Case, dict[str, Any]]]:
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin)
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (os.getpid(),))
     done = False
     try:
         waiting: deque[tuple[Case, Future[dict[str, Any]]]] = deque()
@@ -77,9 +78,10 @@ def _shared(cases: list[Case], number: int, jobs: int, progress: Progress) -> It
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin() -> None:
-    """In each process: Ctrl-C ends it without a word."""
+def _begin(parent: int) -> None:
+    """In each process: Ctrl-C ends it without a word, and so does the end of ``parent``, however that comes."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    procs.die_with(parent)
 
 
 class Progress:
