@@ -68,7 +68,7 @@ def report(of: Report) -> str:
     lines += [columns([head, *rows]), ""]
     for part in of.parts:
         lines += [part.name, columns(breakdown(part)), ""]
-    ways = [["collective", "alone, us", "algorithm", "path", "cores", "window, us"]]
+    ways = [["collective, the last of each", "alone, us", "algorithm", "path", "cores", "window, us"]]
     ways += [[name, f"{p.us:.1f}", p.algorithm, p.path, str(p.cores), f"{p.window_us:g}"]
              for name, p in of.collectives.items()]  # fmt: skip
     lines += [columns(ways), ""]

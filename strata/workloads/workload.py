@@ -146,9 +146,10 @@ class Workload:
         collectives: dict[str, Price] = {}
         parts = tuple(_figures(part, prices, chosen, collectives) for part in demand.parts)
         step = sum(p.times * p.step_us for p in parts)
+        other = (f"machine: {where.caption}",) if where.caption != where.title else ()
         return Report(
             self.name, where.name, chosen, step, demand.units / step * 1e6, demand.unit, parts, collectives,
-            demand.memory, demand.notes, self.assumptions(),
+            demand.memory, (*other, *demand.notes), self.assumptions(),
         )  # fmt: skip
 
     def ablation(self, machine: str | Machine | None = None, **asked: Any) -> list[Row]:

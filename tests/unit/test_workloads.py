@@ -290,3 +290,10 @@ def test_command(capsys, tmp_path):
     for wrong in (["--set", "overlap=maybe"], ["--set", "batch"], ["--set", "batch=many"], ["--set", "color=1"]):
         assert main(["workload", "dlrm", *wrong]) == 2
         assert "strata workload:" in capsys.readouterr().err
+
+
+def test_a_machine_that_was_changed_is_told():
+    half = machines.load("cm384").replace(**{"die.ub_gbps": 98.0})
+    small = dlrm()
+    assert any("die.ub_gbps=98.0" in note for note in small.run(half).notes)
+    assert not any("set:" in note for note in small.run("cm384").notes)
