@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Lane", "Replays", "Step", "Track"]
 
 REPLAYS = 256  # of a graph that nobody has waited for are remembered
+TAILS = 256  # last messages that are kept before those that have ended are let go
 EAGER = 4096  # bytes of a message that its sender does not wait with: ST_EAGER_BYTES
 
 
@@ -56,6 +57,7 @@ class Track:
         self.turn = threading.RLock()  # of threads that share the group
         self._channel = channel(key, "calls")
         self._messages: dict[tuple[int, int, int], int] = {}  # source, target, tag -> number of the last
+        self._tails: dict[tuple[int, int, int], Item] = {}  # the last of each: the next begins when it has ended
 
     def collective(self, desc: int, plan: Plan | None, copied: int, stream: Any) -> Item:
         """A call.  ``copied``: bytes of the result in a group of one; ``stream``: that it is queued on, or None."""
@@ -99,14 +101,18 @@ class Track:
                 self._messages[of] -= 1
 
         lane = None if stream is None else stream.lane
+        after = (self._tails.get(of), None if lane is None else lane.last)
         ranks = self.ranks[source], self.ranks[target]
         eager = nbytes <= EAGER or source == target
         item = Message(
-            self.clock, "recv" if receive else "send", f"messages {self.name}", (None if lane is None else lane.last,),
-            nbytes, ranks, (channel(self.key, source, target, tag), number), 0, receive=receive, eager=eager, undo=undo,
+            self.clock, "recv" if receive else "send", f"messages {self.name}", after, nbytes, ranks,
+            (channel(self.key, source, target, tag), number), 0, receive=receive, eager=eager, undo=undo,
         )  # fmt: skip
         if lane is not None:
             lane.last = item
+        self._tails[of] = item
+        if len(self._tails) > TAILS:
+            self._tails = {key: i for key, i in self._tails.items() if i.end is None}
         return self.clock.issue(item)
 
 

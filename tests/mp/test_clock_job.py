@@ -205,6 +205,33 @@ def test_times_that_are_too_long_are_refused_at_once(tmp_path):
     assert done.returncode == 0 and len(set(done.stdout.split())) == 1, done.stderr.decode()
 
 
+QUEUE = """
+import strata
+from strata import clock
+g = strata.comm.world()
+x = strata.ones(1 << 18, "f4")
+call = g.send if g.rank == 0 else g.recv
+g.barrier()
+ends = [clock.now()]
+for number in (1, 10):
+    works = [call(x, 1 - g.rank, async_op=True) for _ in range(number)]
+    for work in reversed(works):
+        work.wait()
+    ends.append(clock.now())
+print(ends[1] - ends[0], ends[2] - ends[1])
+"""
+
+
+def test_messages_of_one_tag_follow_each_other(tmp_path):
+    script = tmp_path / "messages.py"
+    script.write_text(QUEUE)
+    done = launching.run("--clock", MACHINE, "-n", 2, script)
+    assert done.returncode == 0, done.stderr.decode()
+    for line in done.stdout.decode().splitlines():
+        alone, ten = map(float, line.split())
+        assert ten == pytest.approx(10 * alone, rel=0.02)
+
+
 def test_selection_goes_by_the_machine():
     found = selection._read(config.load({"STRATA_CLOCK": MACHINE}))
     machine = strata.machine.load(MACHINE)
