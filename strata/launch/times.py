@@ -76,7 +76,8 @@ class Collector:
 
 
 def collector(token: str, ndies: int) -> Collector | None:
-    """Of a job whose dies have a clock; None: they have none.  ConfigError: the machine is not known, or too small."""
+    """Of a job whose dies have a clock; None: they have none.  ConfigError: the machine is not known, or too
+    small, or a file cannot be written."""
     options = config.load()
     if not options.clock:
         if options.clock_trace or options.clock_json:
@@ -87,4 +88,10 @@ def collector(token: str, ndies: int) -> Collector | None:
 
     machine = selection.clock_machine(options)
     clock.check(machine.name, machine.topology.dies, ndies)
+    for option, file in (("STRATA_CLOCK_TRACE", options.clock_trace), ("STRATA_CLOCK_JSON", options.clock_json)):
+        try:  # before the job, not after
+            with open(file, "a") if file else contextlib.nullcontext():
+                pass
+        except OSError as error:
+            raise ConfigError(f"{option}={file} cannot be written: {error.strerror}") from None
     return Collector(token, ndies, options)

@@ -148,8 +148,16 @@ def test_what_the_launcher_refuses(tmp_path, arguments):
 
 
 def test_a_file_that_cannot_be_written(tmp_path):
-    script = launching.write(tmp_path / "script.py", "import strata; strata.world().barrier()")
+    script = launching.write(tmp_path / "script.py", """
+        import os, strata
+        if strata.world().rank == 0:
+            os.remove("x")
+            os.mkdir("x")
+        strata.world().barrier()
+    """)  # fmt: skip
     done = launching.run("--clock", MACHINE, "--clock-json", tmp_path / "none" / "x", "-n", 2, script)
+    assert done.returncode == 2 and b"STRATA_CLOCK_JSON" in done.stderr and done.stderr.count(b"\n") == 1
+    done = launching.run("--clock", MACHINE, "--clock-json", tmp_path / "x", "-n", 2, script, cwd=tmp_path)
     assert done.returncode == 0 and b"cannot write" in done.stderr and b"slowest" in done.stderr
 
 
