@@ -18,8 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from strata.plan.algorithms import Algorithm
-from strata.plan.cost import Cost
+from strata.plan.cost import NO_CAP, Cost
 from strata.plan.records import NONE, NTIERS, PUSH, SYNC_SLICE
+from strata.plan.schedule import LEAST_UNIT
 from strata.plan.spec import ROOTED, Spec
 from strata.plan.topology import SIO, Topology
 
@@ -102,7 +103,8 @@ def members(spec: Spec) -> set[int]:
 
 
 class _Step(NamedTuple):
-    """What a member moves in one step: slices, peers, bytes, what those peers and a core give (GB/s), start-up."""
+    """What a member moves in one step: slices, peers, bytes, what those peers and a core give (GB/s), start-up, and
+    how many cores can share it: units of a reduction are no smaller than ``LEAST_UNIT``."""
 
     moving: np.ndarray
     peers: int
@@ -110,6 +112,7 @@ class _Step(NamedTuple):
     links: float
     core_gbps: float
     begins: float
+    most_cores: int
 
 
 def _member(algorithm: Algorithm, spec: Spec, rank: int, cores: int, topology: Topology, cost: Cost,
@@ -157,7 +160,13 @@ def _step(moving: np.ndarray, tier: list[int], cost: Cost, model: Model) -> _Ste
     nbytes = int(moving["bytes"].sum())
     rates = np.array(cost.gbps)[tier]  # each counts as it has bytes
     core = nbytes / float((moving["bytes"] / rates).sum()) if nbytes else float(rates.min())
-    return _Step(moving, len(first), nbytes, sum(model.link_gbps[t] for t in first.values()), core, begins)
+    cores = NO_CAP
+    reducing = (moving["op"] != 0) & (moving["kind"] != PUSH)
+    if reducing.any():  # operands of one target, and pushes of it, are one unit
+        targets = np.unique(moving[reducing][["dst_buf", "dst", "bytes"]])
+        cores = int(np.maximum(targets["bytes"] // LEAST_UNIT, 1).sum())
+    links = sum(model.link_gbps[t] for t in first.values())
+    return _Step(moving, len(first), nbytes, links, core, begins, cores)
 
 
 @functools.lru_cache(64)
@@ -215,5 +224,5 @@ def _touched(moving: np.ndarray) -> int:
 def _step_us(step: _Step, cores: int, model: Model, engine: Engine | None) -> float:
     port = _port_gbps(min(step.peers, cores), step.nbytes / step.peers, model)
     rate = min(step.links, port)
-    rate = rate * engine.share if engine else min(rate, cores * step.core_gbps)
+    rate = rate * engine.share if engine else min(rate, min(cores, step.most_cores) * step.core_gbps)
     return float(step.begins + step.nbytes / (rate * 1e3))

@@ -233,3 +233,11 @@ def test_what_simulation_selects_is_never_behind_all_cores(ranks, nbytes):
     for algorithm in ("full_mesh", "zerocopy_ring"):
         other = simulate("all_gather", nbytes, ranks, "cm384", algorithm=algorithm, path="mte", cores=48)
         assert found.time_us <= 1.006 * other.time_us
+
+
+def test_a_closed_estimate_knows_that_small_reductions_take_few_cores():
+    """512 operands of 2 KiB are one unit, on one core, whatever there are."""
+    explained = strata.explain("all_reduce", nbytes=1 << 20, ranks=512, machine="cm384", dtype="f4")
+    estimate = explained["candidates"]["full_mesh"]
+    found = simulate("all_reduce", 1 << 20, 512, "cm384", algorithm="full_mesh", path="mte", cores=48, dtype="f4")
+    assert estimate == pytest.approx(found.time_us, rel=0.05)

@@ -63,7 +63,7 @@ def test_constants_that_are_fitted_exist():
 def test_the_page_marks_what_is_missed():
     claim = Claim("where", "what", 2.0, "x", PREDICTED, lambda m: 3.0, "a reason")
     rows = page.table([page.Found(claim, 3.0), page.Found(claim, 2.1), page.Found(claim, float("nan"), "an error")])
-    assert "**missed**: a reason" in rows[2] and "1.50" in rows[2]
+    assert "**missed**, 1" in rows[2] and "1.50" in rows[2] and rows[-1] == "1. a reason."
     assert rows[3].endswith("| predicted |  |") and "an error" in rows[4]
     assert page.summary([page.Found(claim, 2.1), page.Found(claim, 3.0)]).endswith("predicted: 1 of 2 within 15 %")
 

@@ -32,16 +32,21 @@ def published(claim: Claim) -> str:
 
 
 def table(found: Sequence[Found]) -> list[str]:
-    """Markdown rows, a head before them."""
+    """Markdown rows, a head before them, and below them why those that are off are."""
+    why: dict[str, int] = {}
     lines = ["| in the paper | what | published | ours | ratio | how | |", "|---|---|---|---|---|---|---|"]
     for claim, value, error in found:
         if error:
             ours, ratio, verdict = "-", "-", error
         else:
             ours, ratio = f"{number(value)} {claim.unit}", number(claim.ratio(value))
-            verdict = "" if claim.near(value) else f"**missed**: {claim.why or 'no reason known'}"
+            verdict = ""
+            if not claim.near(value):
+                verdict = f"**missed**, {why.setdefault(claim.why or 'no reason known', len(why) + 1)}"
         cells = claim.where, claim.what, published(claim), ours, ratio, claim.kind, verdict
         lines.append(f"| {' | '.join(cells)} |")
+    if why:
+        lines += ["", "What we believe of those that are off:", "", *(f"{n}. {text}." for text, n in why.items())]
     return lines
 
 
