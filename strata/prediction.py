@@ -230,6 +230,7 @@ def _fastest(spec: Spec, ask: Ask, settings: Settings, overlap: bool, run: Any, 
         assert refused is not None  # full mesh does everything
         raise refused
     made, choice = _fewer(*winner, spec, ask, settings, overlap, run)
+    found[choice.algorithm.name] = made.time_us
     made.candidates = {name: found[name] for name in sorted(found, key=lambda name: found[name])}
     why = f"the fastest of {len(found)} that were simulated on {machine.name}"
     if left:

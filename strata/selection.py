@@ -6,16 +6,18 @@ import dataclasses
 import functools
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strata import config
 from strata.errors import ConfigError, InvalidArgument
-from strata.machine import Machine, load
 from strata.plan import algorithms
 from strata.plan.select import Ask, Choice, Settings, check, choose
 from strata.plan.spec import OPERATIONS, Spec
 from strata.plan.table import Table
 from strata.plan.topology import Topology
+
+if TYPE_CHECKING:
+    from strata.machine import Machine
 
 __all__ = ["Selector", "clock_machine", "machine", "settings", "workers"]
 
@@ -66,6 +68,8 @@ def _read(options: config.Config) -> Settings:
 def clock_machine(options: config.Config) -> Machine:
     """The machine that option clock names.  ConfigError: there is none of that name, or its file is wrong."""
     try:
+        from strata.machine import load  # with tomllib, and none without a clock
+
         return load(options.clock)
     except InvalidArgument as error:
         raise ConfigError(f"STRATA_CLOCK={options.clock!r}: {error}") from None
@@ -85,7 +89,11 @@ def workers(ndies: int) -> int:
 
 def machine(name: str | Machine) -> Settings:
     """"host": ``settings()``; else what selection goes by on a machine that ``strata.machine.load`` knows."""
-    return settings() if name == "host" else _of(load(name))
+    if name == "host":
+        return settings()
+    from strata.machine import load
+
+    return _of(load(name))
 
 
 @functools.lru_cache(16)

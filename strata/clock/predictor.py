@@ -5,21 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from strata import bootstrap
 from strata._core import descriptors as d
 from strata.errors import InvalidArgument
-from strata.exec.timed import Program
-from strata.machine import Machine
 from strata.plan.build import PATHS, PlanCache
 from strata.plan.plan import Plan
 from strata.plan.schedule import POLICIES
 from strata.plan.select import Settings, choose
 from strata.plan.spec import Spec
 from strata.plan.topology import Topology
+
+if TYPE_CHECKING:
+    from strata.machine import Machine
 
 __all__ = ["Asked", "Predictor", "way_of"]
 
@@ -83,6 +84,8 @@ class Predictor:
         )  # fmt: skip
 
     def _simulate(self, plans: list[Plan], dies: tuple[int, ...], begins: tuple[int, ...]) -> tuple[int, ...]:
+        from strata.exec.timed import Program
+
         program = Program(self.machine, max(dies) + 1)
         stage = program.operation(plans, dies=dies, arrivals_us=[b / 1e6 for b in begins])
         return tuple(round(float(us) * 1e6) for us in program.run().finish_us(stage))

@@ -40,7 +40,7 @@ def test_the_engine_reaches_its_share_of_the_ports():
     took = program.run(check=True).finish_us(stage)
     # Its own block costs the engine what it costs a memory that is so much wider.
     far, own = 7 * nbytes / 196e3, nbytes / 800e3
-    assert took == pytest.approx([(far + own) / 0.92] * n, rel=0.02)
+    assert took == pytest.approx([(far + own) / machine.sdma.share] * n, rel=0.02)
 
 
 def test_submission_is_what_plans_say():

@@ -162,8 +162,9 @@ def test_the_choice_by_simulation_is_never_behind():
             named = {name: simulate(operation, nbytes, n, algorithm=name).time_us
                      for name in ("full_mesh", "ring", "pairwise") if name in made.candidates}  # fmt: skip
             assert "full_mesh" in named, made.why
-            assert made.time_us <= min(named.values()) * (1 + 1e-12), (operation, n, nbytes, named)
-            assert made.time_us == min(made.candidates.values())
+            # Fewer cores are taken where they are as good, within half a per cent.
+            assert made.time_us <= min(named.values()) * prediction.SAME, (operation, n, nbytes, named)
+            assert made.time_us == made.candidates[made.algorithm] <= min(made.candidates.values()) * prediction.SAME
             assert "that were simulated on cm384" in made.why[0]
 
 
