@@ -134,7 +134,8 @@ def _job(options: Options, link: socket.socket, origin: Origin, stdin: int | Non
     except (errors.StrataError, OSError) as error:
         raise Refused(LAUNCHER_FAILED, str(error)) from None
     if options.kind != "program":
-        _preload(*(["strata.clock.die", "strata.machine", "strata.exec.timed"] if os.environ.get("STRATA_CLOCK") else []))
+        timed = ("strata.clock.die", "strata.machine", "strata.exec.timed")
+        _preload(*(timed if os.environ.get("STRATA_CLOCK") else ()))
         # The collector would write to every object's page, and each die would get its own copy.
         gc.freeze()
     try:
