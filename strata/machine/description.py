@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from strata.errors import InvalidArgument
+from strata.machine import constants as c
 from strata.plan.cost import Cost
 from strata.plan.model import Engine, Model
 from strata.plan.records import NTIERS, TIER_NAMES
 from strata.plan.topology import Topology
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-GRADES = {
-    "M": "measured on the machine, primary source",
-    "M2": "measured, read through a secondary source",
-    "S": "specification",
-    "D": "derived",
-    "A": "assumed",
-    "F": "fitted to published results",
-}
 REPLACED = "A", "set by Machine.replace"
 SHOWN = 6  # constants that a caption names
 
@@ -255,7 +240,7 @@ def _with(machine: Machine, name: str, value: Any) -> Machine:
     if key not in known or (section in OPTIONAL and getattr(machine, section) is None):
         there = ", ".join(machine.constants())
         raise InvalidArgument(f"machine {machine.name} has no constant {name!r}; there are {there}")
-    value = _checked(machine.name, name, known[key], value)
+    value = c.checked(machine.name, name, known[key], value)
     machine = dataclasses.replace(machine, sources={**machine.sources, name: REPLACED})
     if section.startswith("tier."):
         index = TIER_NAMES.index(section[5:])
@@ -263,21 +248,6 @@ def _with(machine: Machine, name: str, value: Any) -> Machine:
         tiers[index] = dataclasses.replace(tiers[index], **{key: value})
         return dataclasses.replace(machine, tiers=tuple(tiers))
     return dataclasses.replace(machine, **{section: dataclasses.replace(getattr(machine, section), **{key: value})})
-
-
-def _checked(where: str, name: str, known: Any, value: Any) -> Any:
-    """A constant of its field's type, within its range."""
-    kind = {"int": int, "float": float, "bool": bool}[known.type]
-    if kind is float and type(value) is int and abs(value) < 1 << 64:
-        value = float(value)
-    least, most = known.metadata["least"], known.metadata["most"]
-    if type(value) is not kind or (kind is float and not math.isfinite(value)) or not least <= value <= most:
-        raise InvalidArgument(f"{where}: {name} is {value!r}: {_an(kind)} from {least:g} to {most:g} is expected")
-    return value
-
-
-def _an(kind: type) -> str:
-    return {int: "a whole number", float: "a number", bool: "true or false,"}[kind]
 
 
 def _section(where: str, name: str, kind: type, table: Any, sources: dict[str, tuple[str, str]]) -> Any:
@@ -289,26 +259,12 @@ def _section(where: str, name: str, kind: type, table: Any, sources: dict[str, t
     if unknown or missing:
         what = f"unknown {', '.join(unknown)}" if unknown else f"without {', '.join(missing)}"
         raise InvalidArgument(f"{where}: [{name}] {what}; its constants are {', '.join(known)}")
-    values = {}
-    for key, entry in table.items():
-        if not isinstance(entry, dict) or set(entry) != {"value", "grade", "source"}:
-            form = "{ value = ..., grade = ..., source = ... }"
-            raise InvalidArgument(f"{where}: {name}.{key} is {entry!r}, not {form}")
-        grade, source = entry["grade"], entry["source"]
-        if not isinstance(grade, str) or grade not in GRADES or not isinstance(source, str) or not source.strip():
-            raise InvalidArgument(f"{where}: {name}.{key} has grade {grade!r} and source {source!r}: a grade of "
-                                  f"{', '.join(GRADES)} and a text are expected")  # fmt: skip
-        values[key] = _checked(where, f"{name}.{key}", known[key], entry["value"])
-        sources[f"{name}.{key}"] = grade, source
-    return kind(**values)
+    return kind(**c.values(where, f"{name}.", known, table, sources))
 
 
 def parse(text: str, where: str = "machine") -> Machine:
     """A machine from TOML; InvalidArgument names the constant that is missing, unknown or out of range."""
-    try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"{where} is no TOML: {error}") from None
+    data = c.parsed(text, where)
     unknown = sorted(set(data) - {"name", "title", "tier", *SECTIONS})
     missing = sorted({"name", "tier", *SECTIONS} - set(OPTIONAL) - set(data))
     if unknown or missing:
@@ -345,11 +301,7 @@ def load(name: str | Machine) -> Machine:
     if not isinstance(name, str):
         raise InvalidArgument(f"machine is {name!r}: a name, a .toml file or a Machine is expected")
     if name.endswith(".toml"):
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidArgument(f"machine {name} cannot be read: {error}") from None
-        return _read(text, name)
+        return _read(c.text_of("machine", name), name)
     if name not in names():
         there = ", ".join(names())
         raise InvalidArgument(f"machine {name!r} is not known; there are {there}, or a .toml file of your own")

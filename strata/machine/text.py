@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from strata.machine.description import GRADES, Machine
+from strata.machine.constants import GRADES
+from strata.machine.description import Machine
 
 
 def describe(machine: Machine, *, markdown: bool = False) -> str:

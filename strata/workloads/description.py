@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-import sys
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from strata.errors import InvalidArgument
-from strata.machine import GRADES
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from strata.machine import constants as c
 
 COMMON = "common.toml"
-TYPES = {"int": int, "float": float}
 
 
 def within(least: float, most: float = 1e18) -> Any:
@@ -83,7 +74,7 @@ class Description:
     def _with(self, part: Any, values: dict[str, Any]) -> Any:
         """A part with those of ``values`` that are its own."""
         known = {f.name: f for f in dataclasses.fields(part)}
-        new = {name: _checked(self.name, known[name], value) for name, value in values.items() if name in known}
+        new = {name: c.checked(self.name, name, known[name], value) for name, value in values.items() if name in known}
         return dataclasses.replace(part, **new)
 
     def values(self) -> dict[str, Any]:
@@ -99,17 +90,6 @@ class Description:
         return rows
 
 
-def _checked(where: str, known: Any, value: Any) -> Any:
-    kind: Any = TYPES[known.type]
-    if kind is float and type(value) is int:
-        value = float(value)
-    least, most = known.metadata["least"], known.metadata["most"]
-    if type(value) is not kind or not math.isfinite(value) or not least <= value <= most:
-        what = "a whole number" if kind is int else "a number"
-        raise InvalidArgument(f"{where}: {known.name} is {value!r}: {what} from {least:g} to {most:g} is expected")
-    return value
-
-
 def _constants(where: str, kind: type, table: Any, sources: dict[str, tuple[str, str]]) -> Any:
     known = {f.name: f for f in dataclasses.fields(kind)}
     if not isinstance(table, dict) or set(table) != set(known):
@@ -117,17 +97,7 @@ def _constants(where: str, kind: type, table: Any, sources: dict[str, tuple[str,
         wrong = sorted(given - set(known)) or sorted(set(known) - given)
         what = "unknown" if given - set(known) else "without"
         raise InvalidArgument(f"{where}: constants {what} {', '.join(wrong)}; there are {', '.join(known)}")
-    values = {}
-    for name, entry in table.items():
-        if not isinstance(entry, dict) or set(entry) != {"value", "grade", "source"}:
-            raise InvalidArgument(f"{where}: {name} is {entry!r}, not {{ value = ..., grade = ..., source = ... }}")
-        grade, source = entry["grade"], entry["source"]
-        if grade not in GRADES or not isinstance(source, str) or not source.strip():
-            raise InvalidArgument(f"{where}: {name} has grade {grade!r} and source {source!r}: a grade of "
-                                  f"{', '.join(GRADES)} and a text are expected")  # fmt: skip
-        values[name] = _checked(where, known[name], entry["value"])
-        sources[name] = grade, source
-    return kind(**values)
+    return kind(**c.values(where, "", known, table, sources))
 
 
 def _published(where: str, rows: Any) -> tuple[Published, ...]:
@@ -145,10 +115,7 @@ def _published(where: str, rows: Any) -> tuple[Published, ...]:
 
 def parse(text: str, where: str, kinds: dict[str, type]) -> Description:
     """A description from TOML; InvalidArgument names what is missing, unknown or out of range."""
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidArgument(f"{where} is no TOML: {error}") from None
+    data = c.parsed(text, where)
     needed = {"name", "title", "kind", "machine", "constants", "published"}
     if set(data) != needed:
         raise InvalidArgument(f"{where}: a workload has {', '.join(sorted(needed))}, and no others; "
@@ -161,7 +128,7 @@ def parse(text: str, where: str, kinds: dict[str, type]) -> Description:
         raise InvalidArgument(f"{where}: kind {texts['kind']!r} is not known; there are {', '.join(kinds)}")
     sources: dict[str, tuple[str, str]] = {}
     constants = _constants(where, kinds[texts["kind"]], data["constants"], sources)
-    practice = _constants(COMMON, Practice, tomllib.loads(_own(COMMON)), sources)
+    practice = _constants(COMMON, Practice, c.parsed(_own(COMMON), COMMON), sources)
     return Description(**texts, constants=constants, practice=practice, sources=sources,
                        published=_published(where, data["published"]))  # fmt: skip
 
@@ -182,10 +149,7 @@ def read(name: str, kinds: dict[str, type]) -> Description:
     if not isinstance(name, str):
         raise InvalidArgument(f"workload is {name!r}: a name or a .toml file is expected")
     if name.endswith(".toml"):
-        try:
-            return parse(Path(name).read_text(encoding="utf-8"), name, kinds)
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidArgument(f"workload {name} cannot be read: {error}") from None
+        return parse(c.text_of("workload", name), name, kinds)
     if name not in names():
         raise InvalidArgument(f"workload {name!r} is not known; there are {', '.join(names())}, or a .toml file")
     return parse(_own(f"{name}.toml"), name, kinds)
