@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from strata.exec.timed import Program
 from strata.machine import Machine
-from strata.plan import Spec, build_all
-from strata.plan.records import DTYPE_NAMES, OP_NAMES, TIER_NAMES
-from strata.plan.spec import REDUCTIONS
+from strata.plan.records import TIER_NAMES
+from strata.prediction import simulate
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -57,7 +55,7 @@ class Claim:
 
 
 class Timed(NamedTuple):
-    """Of a simulation: the operation, and (dies, cores) of how long each core was held; microseconds."""
+    """Of a simulation, what is kept: the operation, and (dies, cores) of how long each core was held; microseconds."""
 
     time_us: float
     core_times_us: np.ndarray
@@ -66,16 +64,10 @@ class Timed(NamedTuple):
 @functools.lru_cache(4096)
 def run(machine: Machine, operation: str, nbytes: int, ranks: int, algorithm: str, path: str = "mte",
         cores: int = 48, partition: str = "balanced") -> Timed:  # fmt: skip
-    """A simulation, once.  ``nbytes``: of a member's source, or of its part."""
-    reduces = operation in REDUCTIONS
-    spec = Spec(operation, nbytes // 4, 4, DTYPE_NAMES.index("f32") if reduces else 0, OP_NAMES.index("sum") * reduces,
-                nranks=ranks)  # fmt: skip
-    plans = build_all(spec, cores, algorithm=algorithm, path=path, policy=partition, cost=machine.cost,
-                      topology=machine.place)  # fmt: skip
-    program = Program(machine, ranks)
-    stage = program.operation(plans)
-    found = program.run()
-    return Timed(float(found.finish_us(stage).max()), found.core_times_us(stage))
+    """A simulation, once."""
+    found = simulate(operation, nbytes, ranks, machine, algorithm=algorithm, path=path, cores=cores,
+                     partition=partition, dtype="f4")  # fmt: skip
+    return Timed(found.time_us, found.core_times_us)
 
 
 def wide(machine: Machine) -> Machine:
