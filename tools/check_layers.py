@@ -31,7 +31,7 @@ LAYERS = (
     ("exec",),
     ("failure", "staging", "selection"),
     ("clock", "comm", "explaining", "workloads", "prediction"),
-    ("streams",),
+    ("streams", "moe"),
     ("capturing",),
     ("job",),
     ("profile",),

@@ -29,7 +29,7 @@ SPEC_FIELDS = {"operation": str, "count": int, "itemsize": int, "dtype": int, "r
 PLAN_FIELDS = {"rank": int, "algorithm": str, "path": str, "policy": str, "cores": int, "needs_done": bool,
                "scratch": int, "makespan_ps": int, "bound_ps": int}  # fmt: skip
 COUNTS_DTYPE = np.dtype("<i8")
-HIDDEN = ("pad", "reserved")  # always zero, not written as JSON
+HIDDEN = ("pad", "row", "index")  # zero, not written as JSON
 OLD = "build it again with this strata: the records of version 1 cannot say what version 2 must know"
 
 

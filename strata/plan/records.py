@@ -23,9 +23,13 @@ TRANSIENT, ATOMIC, PARTIAL_SRC, PARTIAL_DST = 1, 2, 4, 8
 SLICE_FLAGS = TRANSIENT | ATOMIC | PARTIAL_SRC | PARTIAL_DST
 
 # Kinds of units; flags of operands
-COPY, REDUCE, SYNC, ACCUMULATE = 1, 2, 3, 4
-UNIT_NAMES = {COPY: "copy", REDUCE: "reduce", SYNC: "sync", ACCUMULATE: "accumulate"}
+COPY, REDUCE, SYNC, ACCUMULATE, ROWS, COMBINE = 1, 2, 3, 4, 5, 6
+UNIT_NAMES = {COPY: "copy", REDUCE: "reduce", SYNC: "sync", ACCUMULATE: "accumulate", ROWS: "rows", COMBINE: "combine"}
 PARTIAL = 1
+
+# Entries of a plan's rows: a row's number at the source; of COMBINE, the number of the unit's operand above these bits
+ROW_BITS = 32
+NO_ROW = (1 << 64) - 1
 
 # Distance classes of a pair of dies
 TIER_NAMES = ("local", "sio", "l1", "l2")
@@ -117,5 +121,6 @@ UNIT_DTYPE = _record(
     slice=("<u4", 44),
     total=("<u2", 48),
     step=("<u2", 50),
-    reserved=("(12,)u1", 52),
+    row=("<u4", 52),
+    index=("<u8", 56),
 )

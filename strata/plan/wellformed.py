@@ -62,7 +62,7 @@ def problem(plan: Any) -> str | None:
         "split elements": (reduces | adds) & _splits(units),
         "too many bytes": units["bytes"] >= 1 << 60,
         "another core's number": units["core"] != np.repeat(np.arange(plan.cores), np.diff(begin)),
-        "reserved bits set": (units["flags"] != 0) | units["reserved"].any(axis=1),
+        "flags, or rows that go with another kind": (units["flags"] != 0) | (units["row"] != 0) | (units["index"] != 0),
         "a total that is no mean's": (units["total"] != 0) & ~mean,
         "wait_flag or wait_peer without the other": (units["wait_flag"] == NONE) != (units["wait_peer"] == NONE),
         "wait_peer out of the group": (units["wait_peer"] < NONE) | (units["wait_peer"] >= n),

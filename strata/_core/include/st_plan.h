@@ -57,9 +57,18 @@ enum st_unit_kind {
                          * destination is not partial.  A destination may be the very
                          * range of a source, never a shifted one */
     ST_UNIT_SYNC = 3,   /* no operands, no bytes: waits, posts, or both */
-    ST_UNIT_ACCUMULATE = 4 /* nsrc == 1; each destination = destination op source, by atomic
+    ST_UNIT_ACCUMULATE = 4, /* nsrc == 1; each destination = destination op source, by atomic
                             * read-modify-write of each element; not AVG, nothing partial */
+    ST_UNIT_ROWS = 5, /* nsrc == ndst == 1; row i of the destination is the source's row rows[index + i]; the
+                       * offsets are where the source's row 0 and the first row written lie */
+    ST_UNIT_COMBINE = 6 /* ndst == 1; row i of the destination is the weighted sum, in their order, of the rows that
+                         * rows[index + i * total ...] name, `total` entries of which any may be none; operands are
+                         * the members read from, once each, at their row 0.  Weights come with the call */
 };
+
+/* Entries of a plan's rows: a row number at the source; of ST_UNIT_COMBINE, the operand's number in the unit above it. */
+#define ST_ROW_NONE (~0ull)
+#define ST_ROW_BITS 32
 
 enum st_operand_flags { ST_OPERAND_PARTIAL = 1 };
 
@@ -114,9 +123,10 @@ struct st_unit {
     int32_t wait_flag;
     int32_t post_flag; /* -1: posts nothing */
     uint32_t slice; /* the (first) slice it was cut from, for messages */
-    uint16_t total; /* operands of the mean, of which some are in partial ones */
+    uint16_t total; /* operands of the mean, of which some are in partial ones; of ST_UNIT_COMBINE, entries of a row */
     uint16_t step;  /* of its slices */
-    uint8_t reserved[12]; /* zero */
+    uint32_t row;   /* bytes of a row; zero in units without rows, as index is */
+    uint64_t index; /* its first entry in the plan's rows */
 };
 
 _Static_assert(sizeof(struct st_slice) == 48, "st_slice");
@@ -160,6 +170,7 @@ _Static_assert(offsetof(struct st_unit, post_flag) == 40, "st_unit.post_flag");
 _Static_assert(offsetof(struct st_unit, slice) == 44, "st_unit.slice");
 _Static_assert(offsetof(struct st_unit, total) == 48, "st_unit.total");
 _Static_assert(offsetof(struct st_unit, step) == 50, "st_unit.step");
-_Static_assert(offsetof(struct st_unit, reserved) == 52, "st_unit.reserved");
+_Static_assert(offsetof(struct st_unit, row) == 52, "st_unit.row");
+_Static_assert(offsetof(struct st_unit, index) == 56, "st_unit.index");
 
 #endif
