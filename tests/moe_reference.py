@@ -151,9 +151,9 @@ def weighted(rows, weights, hidden: int, dtype, bias=(None, None)) -> np.ndarray
     wide = np.float64 if dtype == np.float64 else np.float32
     acc = np.zeros((len(rows), hidden), wide)
     given = [np.asarray(b).astype(wide) for b in bias if b is not None]
-    if given:
-        acc = given[0] if len(given) == 1 else given[0] + given[1]
     with np.errstate(all="ignore"):
+        if given:
+            acc = given[0] if len(given) == 1 else given[0] + given[1]
         for token, mine in enumerate(rows):
             for nth, row in enumerate(mine):
                 value = row.astype(wide)
@@ -270,9 +270,10 @@ def back(q: np.ndarray, scales: np.ndarray, dtype=BF16) -> np.ndarray:
 
 def _groups(x: np.ndarray) -> np.ndarray:
     """(rows, groups, GROUP); filled up with zeros."""
-    filled = np.zeros((len(x), -(-x.shape[1] // GROUP) * GROUP), x.dtype)
+    groups = -(-x.shape[1] // GROUP)
+    filled = np.zeros((len(x), groups * GROUP), x.dtype)
     filled[:, : x.shape[1]] = x
-    return filled.reshape(len(x), -1, GROUP)
+    return filled.reshape(len(x), groups, GROUP)
 
 
 def _spread(scales: np.ndarray, hidden: int) -> np.ndarray:
