@@ -8,14 +8,14 @@
  * nor does one that would stop flows above all bounds.
  *
  * A class is a link too, numbered behind the links; a flow's first link is its class.  Each link keeps the set of its
- * flows' uses, so that a solve touches what flows and nothing else.  Memory is the caller's, zero at first;
+ * flows' uses, so that a solve touches what is connected with a change (st_maxmin_reach.h) and nothing else.  Memory is the caller's, zero at first;
  * st_sim_arena.h says how much. */
 #ifndef ST_MAXMIN_H
 #define ST_MAXMIN_H
 
 #include <math.h>
 
-#include "st_maxmin_sets.h"
+#include "st_maxmin_reach.h"
 
 static inline void st_mm_key(struct st_mm *m, uint32_t leaf, double key)
 {
@@ -48,7 +48,7 @@ static inline void st_mm_again(struct st_mm *m, const struct st_mm_link *l, stru
         uint32_t entry = m->set[l->first + i];
         const struct st_mm_flow *x = st_mm_flow(m, entry >> m->shift);
 
-        if (x->solve == m->solve)
+        if (x->fixed)
             v->left -= m->weight[entry] * x->rate;
         else
             v->weight += m->weight[entry];
@@ -63,7 +63,7 @@ static inline void st_mm_fix(struct st_mm *m, uint32_t f, struct st_mm_flow *x, 
         x->rate = rate;
         m->moved[m->nmoved++] = f;
     }
-    x->solve = m->solve;
+    x->fixed = 1;
     m->rising--;
     if (m->stoppers == 0)
         return;
@@ -83,17 +83,16 @@ static inline void st_mm_fix(struct st_mm *m, uint32_t f, struct st_mm_flow *x, 
     }
 }
 
-static inline void st_mm_fix_all(struct st_mm *m, const struct st_mm_link *l, double level)
+/* Of entries of a set, or (`shift` 0) of flows. */
+static inline void st_mm_fix_all(struct st_mm *m, const uint32_t *set, uint32_t count, uint32_t shift, double level)
 {
-    const uint32_t *set = m->set + l->first;
-
-    for (uint32_t i = 0; i < l->count && m->rising; i++) {
-        uint32_t f = set[i] >> m->shift;
+    for (uint32_t i = 0; i < count && m->rising; i++) {
+        uint32_t f = set[i] >> shift;
         struct st_mm_flow *x = st_mm_flow(m, f);
 
-        if (i + 8 < l->count)
-            __builtin_prefetch(st_mm_flow(m, set[i + 8] >> m->shift), 1);
-        if (x->solve != m->solve)
+        if (i + 8 < count)
+            __builtin_prefetch(st_mm_flow(m, set[i + 8] >> shift), 1);
+        if (!x->fixed)
             st_mm_fix(m, f, x, level < x->bound ? level : x->bound);
     }
 }
@@ -131,26 +130,22 @@ static inline void st_mm_plant(struct st_mm *m)
 {
     uint32_t n = 0;
 
-    m->stoppers = 0;
+    m->stoppers = m->nreached;
     m->highest = 0.0;
-    for (uint32_t i = 0; i < m->nnarrow; i++)
-        if (m->narrow[i] >= m->nlinks) {
-            double bound = m->link[m->narrow[i]].capacity;
+    for (uint32_t i = 0; i < m->nclasses; i++) {
+        double bound = m->link[m->classes[i]].capacity;
 
-            m->at_leaf[n++] = m->narrow[i];
-            m->highest = bound > m->highest ? bound : m->highest;
-        }
-    for (uint32_t i = 0; i < m->nnarrow; i++) {
-        uint32_t id = m->narrow[i];
+        m->at_leaf[n++] = m->classes[i];
+        m->highest = bound > m->highest ? bound : m->highest;
+    }
+    for (uint32_t i = 0; i < m->nreached; i++) {
+        uint32_t id = m->reached[i];
         struct st_mm_link *l = &m->link[id];
 
-        if (id >= m->nlinks)
-            continue;
         if (l->uneven && l->changed)
             st_mm_sum(m, l);
         l->changed = 0;
         m->at_leaf[n++] = id;
-        m->stoppers++;
         m->level[id].left = l->capacity;
         m->level[id].weight = l->total;
         m->level[id].open = l->count;
@@ -172,22 +167,25 @@ static inline void st_mm_plant(struct st_mm *m)
 /* Rates of all flows.  Each flow has a finite bound or a link with a finite capacity. */
 static inline void st_mm_solve(struct st_mm *m)
 {
-    st_mm_plant(m);
-    m->solve++;
+    st_mm_reach(m);
     m->nmoved = 0;
-    m->rising = m->nlive;
+    if (m->rising)
+        st_mm_plant(m);
     while (m->rising) {
         uint32_t leaf = st_mm_top(m), id = m->at_leaf[leaf - m->leaves];
+        const struct st_mm_link *l = &m->link[id];
         double height = m->tree[leaf];
 
         m->step++;
         m->ntouched = 0;
         st_mm_key(m, leaf, INFINITY);
-        if (id < m->nlinks) {
+        if (id >= m->nlinks) {
+            st_mm_fix_all(m, m->rises + l->first, l->count, 0, height);
+        } else {
             m->level[id].leaf = 0;
             m->stoppers--;
+            st_mm_fix_all(m, m->set + l->first, l->count, m->shift, height);
         }
-        st_mm_fix_all(m, &m->link[id], height);
         st_mm_rekey(m);
     }
 }

@@ -15,7 +15,7 @@ struct st_mm_level {
     uint32_t open;    /* entries of its set whose flows rise */
     uint32_t leaf;    /* in the tree; 0: it limits nothing in this solve */
     uint32_t step;    /* the last in which a flow of it was fixed */
-    uint32_t pad;
+    uint32_t solve;   /* the last in which it was reached */
 };
 
 struct st_mm_link {
@@ -23,21 +23,24 @@ struct st_mm_link {
     double total;    /* of its flows' weights */
     int64_t most;    /* of weight * bound, so much at least */
     uint32_t free;   /* entries whose flows have no bound that counts */
-    uint32_t first;  /* its set: entries [first, first + count) */
+    uint32_t first;  /* its set: entries [first, first + count); of a class, what rises, in m->rises */
     uint32_t count;
     uint32_t place;  /* among the links that may limit a flow, + 1; 0: it is none */
     uint32_t given;  /* the caller's */
     uint8_t uneven;  /* weights that are no multiples of ST_MM_EVEN: total is summed again after a change */
     uint8_t changed;
-    uint8_t pad[2];
+    uint8_t listed;  /* in m->changed */
+    uint8_t was;     /* one that may limit a flow, at the last solve */
 };
 
 struct st_mm_flow { /* its links follow, the class first; `stride` bytes for each flow */
     double rate;    /* found by the last solve */
     double bound;
-    uint32_t solve; /* the last in which it was fixed */
-    uint16_t nlinks;
-    uint16_t plain; /* all weights are 1 */
+    uint32_t solve; /* the last in which it rose */
+    uint16_t nlinks; /* 0: it does not flow */
+    uint8_t plain;  /* all weights are 1 */
+    uint8_t fresh;  /* in m->fresh */
+    uint32_t fixed; /* it rises no more */
     uint32_t link[];
 };
 
@@ -48,12 +51,19 @@ struct st_mm {
     double *weight;     /* of use u of flow f: [f << shift | u] */
     uint32_t *place;    /* ... in the link's set */
     uint32_t *set;      /* f << shift | u */
-    uint32_t *narrow;   /* links that may limit a flow, and classes that have one */
+    uint32_t *narrow;   /* links that may limit a flow */
+    uint32_t *changed;  /* links that have, since the last solve, and may limit a flow or could before */
+    uint32_t *fresh;    /* flows that began since the last solve */
+    uint32_t *reached;  /* links of this solve */
+    uint32_t *classes;  /* ... and its flows' classes */
+    uint32_t *rises, *sorted; /* its flows, class by class; scratch */
     uint32_t *moved;    /* flows that the last solve gave another rate */
     uint32_t *touched;  /* links, in this step */
     double *tree;       /* node i is the lesser of nodes 2 i and 2 i + 1; leaves from `leaves` on */
     uint32_t *at_leaf;  /* links */
     uint32_t nlinks, nnarrow, nlive, nmoved, ntouched, shift, stride, solve, step;
+    uint32_t nflows;    /* no flow has a number from here on */
+    uint32_t nchanged, nfresh, nreached, nclasses;
     uint32_t rising, leaves;
     uint32_t stoppers;  /* links in the tree */
     double highest;     /* bound of a flow */
@@ -76,8 +86,12 @@ static inline int64_t st_mm_most(double weight, double bound)
 static inline void st_mm_settle(struct st_mm *m, uint32_t id)
 {
     struct st_mm_link *l = &m->link[id];
-    int narrow = l->count && (id >= m->nlinks || l->free || (double)l->most > l->capacity * ST_MM_ROOM);
+    int narrow = l->count && (l->free || (double)l->most > l->capacity * ST_MM_ROOM);
 
+    if ((narrow || l->was) && !l->listed) {
+        l->listed = 1;
+        m->changed[m->nchanged++] = id;
+    }
     if (narrow == (l->place != 0))
         return;
     if (narrow) {
@@ -134,7 +148,11 @@ static inline void st_mm_begin(struct st_mm *m, uint32_t f, uint32_t class)
     x->link[0] = class;
     x->nlinks = x->plain = 1;
     m->nlive++;
-    st_mm_join(m, class, f << m->shift);
+    m->nflows = f < m->nflows ? m->nflows : f + 1;
+    if (!x->fresh) {
+        x->fresh = 1;
+        m->fresh[m->nfresh++] = f;
+    }
 }
 
 static inline void st_mm_use(struct st_mm *m, uint32_t f, uint32_t link, double weight)
@@ -154,12 +172,13 @@ static inline void st_mm_end(struct st_mm *m, uint32_t f)
     struct st_mm_flow *x = st_mm_flow(m, f);
     uint32_t entry = f << m->shift;
 
-    st_mm_leave(m, x->link[0], entry);
     for (uint32_t u = 1; u < x->nlinks; u++) {
         st_mm_count(&m->link[x->link[u]], m->weight[++entry], x->bound, -1);
         st_mm_leave(m, x->link[u], entry);
     }
-    m->nlive--;
+    x->nlinks = 0;
+    if (--m->nlive == 0)
+        m->nflows = 0;
 }
 
 #endif

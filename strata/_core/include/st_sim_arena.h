@@ -31,7 +31,7 @@ static inline int st_sim_count(struct st_sim *s)
     while (table < 2 * s->ntasks)
         table *= 2;
     s->table = (uint32_t)table;
-    return (s->nlanes << s->mm.shift) <= UINT32_MAX && s->total_uses + s->ntasks <= UINT32_MAX;
+    return (s->nlanes << s->mm.shift) <= UINT32_MAX && s->total_uses <= UINT32_MAX;
 }
 
 static inline void *st_sim_piece(char *base, size_t *at, uint64_t count, size_t each)
@@ -54,8 +54,14 @@ static inline size_t st_sim_arena(struct st_sim *s, char *base)
     m->flows = st_sim_piece(base, &at, s->nlanes, m->stride);
     m->weight = st_sim_piece(base, &at, uses, sizeof *m->weight);
     m->place = st_sim_piece(base, &at, uses, sizeof *m->place);
-    m->set = st_sim_piece(base, &at, s->total_uses + s->ntasks, sizeof *m->set);
-    m->narrow = st_sim_piece(base, &at, all, sizeof *m->narrow);
+    m->set = st_sim_piece(base, &at, s->total_uses, sizeof *m->set);
+    m->narrow = st_sim_piece(base, &at, s->nlinks, sizeof *m->narrow);
+    m->changed = st_sim_piece(base, &at, s->nlinks, sizeof *m->changed);
+    m->fresh = st_sim_piece(base, &at, s->nlanes, sizeof *m->fresh);
+    m->reached = st_sim_piece(base, &at, s->nlinks, sizeof *m->reached);
+    m->classes = st_sim_piece(base, &at, s->nlanes, sizeof *m->classes);
+    m->rises = st_sim_piece(base, &at, s->nlanes, sizeof *m->rises);
+    m->sorted = st_sim_piece(base, &at, s->nlanes, sizeof *m->sorted);
     m->moved = st_sim_piece(base, &at, s->nlanes, sizeof *m->moved);
     m->touched = st_sim_piece(base, &at, all, sizeof *m->touched);
     m->at_leaf = st_sim_piece(base, &at, all, sizeof *m->at_leaf);
@@ -74,7 +80,6 @@ static inline size_t st_sim_arena(struct st_sim *s, char *base)
     s->free_slot = st_sim_piece(base, &at, s->nlanes, sizeof *s->free_slot);
     s->bound = st_sim_piece(base, &at, s->ntasks, sizeof *s->bound);
     s->bounds = st_sim_piece(base, &at, s->table, sizeof *s->bounds);
-    s->class_lane = st_sim_piece(base, &at, s->ntasks, sizeof *s->class_lane);
     s->need = st_sim_piece(base, &at, s->nflags, sizeof *s->need);
     s->waiters = st_sim_piece(base, &at, s->nflags, sizeof *s->waiters);
     s->member_of = st_sim_piece(base, &at, s->nflags, sizeof *s->member_of);

@@ -70,7 +70,6 @@ static inline void st_sim_number_links(struct st_sim *s)
         m->nlinks++;
         set += l->all_uses;
     }
-    m->link[m->nlinks].first = set; /* where classes' sets begin */
 }
 
 /* The class of a bound, made at its first use. */
@@ -106,25 +105,10 @@ static inline double st_sim_bound(const struct st_sim *s, const struct st_timing
 
 static inline void st_sim_number_bounds(struct st_sim *s)
 {
-    uint32_t set = s->mm.link[s->mm.nlinks].first;
-    struct st_mm_link *classes = s->mm.link + s->mm.nlinks;
-
     for (uint32_t i = 0; i < s->nlanes; i++)
-        for (uint32_t t = s->lanes[i].first; t < s->lanes[i].first + s->lanes[i].count; t++) {
-            uint32_t c;
-
-            if (!(s->tasks[t].work > 0.0))
-                continue;
-            c = s->bound[t] = st_sim_class(s, st_sim_bound(s, &s->tasks[t]));
-            if (s->class_lane[c] != i + 1) {
-                s->class_lane[c] = i + 1;
-                classes[c].given++; /* lanes, and so its flows at a time */
-            }
-        }
-    for (uint32_t c = 0; c < s->nclasses; c++) {
-        classes[c].first = set;
-        set += classes[c].given;
-    }
+        for (uint32_t t = s->lanes[i].first; t < s->lanes[i].first + s->lanes[i].count; t++)
+            if (s->tasks[t].work > 0.0)
+                s->bound[t] = st_sim_class(s, st_sim_bound(s, &s->tasks[t]));
 }
 
 static inline void st_sim_load(struct st_sim *s)

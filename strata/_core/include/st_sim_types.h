@@ -142,7 +142,6 @@ struct st_sim {
     uint32_t *bound;     /* of each task: class; before all is set up, the task's lane + 1 */
     uint32_t *bounds;    /* open hash table of classes, + 1 */
     uint32_t nclasses;
-    uint32_t *class_lane; /* last lane that was counted */
     int32_t *need;       /* posts of each flag */
     uint32_t *waiters;   /* of each flag: first lane + 1 */
     uint32_t *member_of; /* of each flag: the member that arrives with it */
