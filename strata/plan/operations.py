@@ -9,11 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strata.plan.spec import REDUCTIONS, Spec
+from strata.errors import InvalidArgument
+from strata.plan.spec import MOE, REDUCTIONS, Spec
 
 
 def sizes(spec: Spec, rank: int) -> tuple[int, int]:
-    """Bytes of the member's SRC and OUT."""
+    """Bytes of the member's SRC and OUT; InvalidArgument of operations on rows, whose places are not said by counts."""
+    if spec.operation in MOE:
+        raise InvalidArgument("rows lie wherever the plan's windows say, so no sizes follow from counts alone",
+                              operation=spec.operation)  # fmt: skip
     name, part = spec.operation, spec.part
     whole = part * spec.nranks
     at_root = rank == spec.root
@@ -49,7 +53,7 @@ def own_place(spec: Spec, rank: int) -> int | None:
 
 def remote(spec: Spec) -> bool:
     """Whether any byte crosses from one member to another; the same answer on all of them."""
-    if spec.operation == "all_to_all_v":
+    if spec.operation == "all_to_all_v" or spec.operation in MOE:
         moved = int(spec.counts.sum()) - int(np.trace(spec.counts))
         return moved * spec.itemsize > 0
     return spec.nranks > 1 and spec.part > 0 and spec.operation != "barrier"

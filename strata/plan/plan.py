@@ -47,6 +47,7 @@ class Plan:
     ``makespan_ps``   when the model's last core is done; ``bound_ps``: no partition of these
                       units is faster (average load, largest unit, and of one balanced step what
                       some core must take together)
+    ``rows``          u64: the entries of units that move rows (``records.ROW_BITS``); None if there are none
     """
 
     spec: Spec
@@ -65,10 +66,13 @@ class Plan:
     makespan_ps: int
     bound_ps: int
     version: int = PLAN_VERSION
+    rows: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         for name in ARRAYS:
             getattr(self, name).setflags(write=False)
+        if self.rows is not None:
+            self.rows.setflags(write=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles go through the constructor, so that a copy's arrays are read-only too."""
@@ -102,7 +106,8 @@ class Plan:
     def nbytes(self) -> int:
         """Bytes that the arrays take in memory."""
         counts = self.spec.counts
-        return sum(getattr(self, n).nbytes for n in ARRAYS) + (0 if counts is None else counts.nbytes)
+        own = sum(getattr(self, n).nbytes for n in ARRAYS) + (0 if counts is None else counts.nbytes)
+        return own + (0 if self.rows is None else self.rows.nbytes)
 
     def header(self) -> dict[str, Any]:
         """Everything but the arrays, as plain values."""
@@ -114,10 +119,8 @@ class Plan:
         import hashlib
 
         found = hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode())
-        arrays = [getattr(self, name) for name in ARRAYS]
-        if self.spec.counts is not None:
-            arrays.append(self.spec.counts)
-        for array in arrays:
+        arrays = [getattr(self, name) for name in ARRAYS] + [self.spec.counts, self.rows]
+        for array in (array for array in arrays if array is not None):
             found.update(str(array.shape).encode())
             found.update(array.tobytes())
         return found.hexdigest()

@@ -30,6 +30,7 @@ PARTIAL = 1
 # Entries of a plan's rows: a row's number at the source; of COMBINE, the number of the unit's operand above these bits
 ROW_BITS = 32
 NO_ROW = (1 << 64) - 1
+MAX_ENTRIES = 64  # of a row of COMBINE
 
 # Distance classes of a pair of dies
 TIER_NAMES = ("local", "sio", "l1", "l2")

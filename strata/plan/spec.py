@@ -25,6 +25,7 @@ OPERATIONS = (
     "scatter",
     "barrier",
 )
+MOE = ("moe_dispatch", "moe_combine")  # of plans whose units move rows (``plan.moe``); no group has them
 MODES = ("zero_copy", "mailbox")
 MAX_RANKS = 65535  # nsrc and ndst of a unit are 16-bit
 MAX_BYTES = 1 << 61  # sums of two offsets stay in 64-bit signed integers
@@ -37,7 +38,8 @@ class Spec(NamedTuple):
     of each member's source (all_gather, all_reduce, broadcast, reduce, gather), or
     of one part (reduce_scatter, all_to_all, scatter).  all_to_all_v takes ``counts``
     instead, an (nranks, nranks) integer matrix: counts[i, j] elements go from member
-    i to member j, and both sides are packed.
+    i to member j, and both sides are packed.  So do moe_dispatch and moe_combine: rows of ``itemsize`` bytes that
+    member j reads from member i, wherever they lie.
 
     ``mode`` says what buffer SRC is: the members' own arrays, read and written where
     they lie ("zero_copy"), or their mailboxes, into which each has put its source
@@ -70,7 +72,7 @@ class Spec(NamedTuple):
 def check(spec: Spec) -> Spec:
     """The spec itself if it makes sense, its counts as an int64 matrix; else InvalidArgument."""
     name = spec.operation
-    if name not in OPERATIONS:
+    if name not in OPERATIONS and name not in MOE:
         raise InvalidArgument(f"unknown operation {name!r}; there are {', '.join(OPERATIONS)}")
     if not 1 <= spec.nranks <= MAX_RANKS:
         raise InvalidArgument(f"nranks is {spec.nranks}, not 1 to {MAX_RANKS}", operation=name)
@@ -86,11 +88,13 @@ def check(spec: Spec) -> Spec:
         _check_reduction(spec)
     elif spec.redop:
         raise InvalidArgument(f"redop {spec.redop} given, but {name} does not reduce")
-    if name == "all_to_all_v":
+    if name == "all_to_all_v" or name in MOE:
         spec = spec._replace(counts=_matrix(spec))
     elif spec.counts is not None:
         raise InvalidArgument("counts given, but only all_to_all_v takes them", operation=name)
-    if spec.in_place and name in ("all_to_all", "all_to_all_v"):
+    if name in MOE and spec.mode != "zero_copy":
+        raise InvalidArgument(f"mode is {spec.mode!r}, and rows lie in members' own arrays: zero_copy", operation=name)
+    if spec.in_place and (name in ("all_to_all", "all_to_all_v") or name in MOE):
         raise InvalidArgument("not possible in place: copy the source first", operation=name)
     if spec.part * spec.nranks >= MAX_BYTES:
         raise InvalidArgument(f"{spec.count} elements are too many", operation=name)

@@ -1,0 +1,224 @@
+"""Routing of tokens to experts: the front of ``st_routing.h``.
+
+What the passes over a die's tokens make: who gets how many rows, which, and where each choice of a token lies.
+Arrays are C-contiguous and of the dtypes named, else ValueError.  t tokens, k choices of each, n dies, P slots.
+The interpreter's lock is not held meanwhile.
+"""
+
+cimport numpy as cnp
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+import numpy as np
+
+cnp.import_array()
+
+
+cdef extern from "st_routing.h" nogil:
+    enum:
+        ST_ROUTE_CHOICES
+    uint64_t st_route_physical(const int64_t *topk, uint64_t t, uint64_t k, const int32_t *table, uint64_t width,
+                               const int32_t *replicas, int64_t experts, uint64_t rank, int64_t *slot) noexcept
+    int st_route_dies(const int32_t *first, uint64_t n, uint64_t slots, int32_t *die) noexcept
+    uint64_t st_route_layout(const int64_t *slot, uint64_t t, uint64_t k, const int32_t *die, uint64_t slots,
+                             uint64_t n, int32_t *per_rank, int32_t *per_slot, uint8_t *in_rank) noexcept
+    void st_route_count(const uint8_t *in_rank, uint64_t t, uint64_t n, uint32_t *counts) noexcept
+    void st_route_by_rank(const uint8_t *in_rank, uint64_t t, uint64_t n, const uint64_t *begin, uint32_t *at,
+                          uint32_t *list, int32_t *position) noexcept
+    uint64_t st_route_slots(const int64_t *slot, uint64_t choices, uint64_t slots, uint32_t *counts) noexcept
+    void st_route_by_slot(const int64_t *slot, uint64_t t, uint64_t k, const uint64_t *begin, uint32_t *at,
+                          uint32_t *list, int32_t *position) noexcept
+    uint64_t st_route_width(const int32_t *position, uint64_t t, uint64_t n, const int64_t *base) noexcept
+    void st_route_ht_entries(const int32_t *position, uint64_t t, uint64_t n, const int64_t *base, uint64_t width,
+                             uint64_t *rows) noexcept
+    void st_route_ll_entries(const int64_t *slot, const int32_t *position, uint64_t t, uint64_t k,
+                             const int64_t *base, const int32_t *order, uint64_t *rows, int32_t *which) noexcept
+    uint64_t st_route_prices(const uint64_t *rows, uint64_t t, uint64_t width, const int64_t *price,
+                             uint64_t operands, int64_t *sums) noexcept
+
+
+MAX_CHOICES = ST_ROUTE_CHOICES
+
+
+cdef void *_given(object array, str name, char kind, int itemsize, int ndim) except? NULL:
+    """Where a contiguous array of this layout lies."""
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{name} is a {type(array).__name__}, and an array is expected")
+    cdef cnp.ndarray a = array
+    cdef cnp.dtype d = a.dtype
+    if (d.kind != kind or d.itemsize != itemsize or not d.isnative or cnp.PyArray_NDIM(a) != ndim
+            or not cnp.PyArray_IS_C_CONTIGUOUS(a)):
+        raise ValueError(f"{name} is {d} of shape {array.shape}; C-contiguous {chr(kind)}{itemsize} of {ndim} "
+                         "dimensions is expected")
+    return cnp.PyArray_DATA(a)
+
+
+cdef int _size(object array, str name, Py_ssize_t size) except -1:
+    if cnp.PyArray_SIZE(array) != size:
+        raise ValueError(f"{name} has {cnp.PyArray_SIZE(array)} entries, and {size} are expected")
+    return 0
+
+
+cdef Py_ssize_t _choices(object array) except -1:
+    """k of (t, k)."""
+    cdef Py_ssize_t k = cnp.PyArray_DIM(array, 1)
+    if k > <Py_ssize_t>ST_ROUTE_CHOICES:
+        raise ValueError(f"{k} choices of a token, and {ST_ROUTE_CHOICES} are possible")
+    if cnp.PyArray_DIM(array, 0) >= 1 << 31:
+        raise ValueError(f"{cnp.PyArray_DIM(array, 0)} tokens are too many")
+    return k
+
+
+cdef object _no_slot(object slot, uint64_t at, uint64_t k, object slots):
+    what = slot.reshape(-1)[at]
+    return ValueError(f"token {at // k}, choice {at % k}: {what} is no slot; -1 (none) or 0 to {slots - 1} is expected")
+
+
+def physical(topk, table, replicas, uint64_t rank):
+    """slot i64[t, k]: a slot of each expert that ``topk`` i64[t, k] names, by the token's number and ``rank`` one of
+    its ``replicas`` i32[E], which are in ``table`` i32[E, width]; -1 (none) stays.  ValueError for what is no expert."""
+    cdef const int64_t *p = <const int64_t *>_given(topk, "topk_idx", c"i", 8, 2)
+    cdef const int32_t *slots = <const int32_t *>_given(table, "table", c"i", 4, 2)
+    cdef const int32_t *number = <const int32_t *>_given(replicas, "replicas", c"i", 4, 1)
+    cdef uint64_t k = _choices(topk), t = cnp.PyArray_DIM(topk, 0), width = cnp.PyArray_DIM(table, 1), bad
+    cdef int64_t experts = cnp.PyArray_SIZE(replicas)
+    if cnp.PyArray_DIM(table, 0) != experts or (experts and int(replicas.max()) > <int64_t>width):
+        raise ValueError(f"a table of shape {table.shape} for {experts} experts")
+    made = np.empty((t, k), np.int64)
+    cdef int64_t *to = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>made)
+    with nogil:
+        bad = st_route_physical(p, t, k, slots, width, number, experts, rank, to)
+    if bad != t * k:
+        e = topk.reshape(-1)[bad]
+        why = "no die has it" if 0 <= e < experts else f"-1 (none) or 0 to {experts - 1} is expected"
+        raise ValueError(f"token {bad // k}, choice {bad % k}: expert {e}: {why}")
+    return made
+
+
+def layout(slot, first):
+    """(per_rank i32[n], per_slot i32[P], in_rank bool[t, n]) of ``slot`` i64[t, k]: tokens that go to a die, each once;
+    choices of a slot; whether a token goes to a die.  Die d has slots ``first``[d] to first[d + 1], i32[n + 1]."""
+    cdef const int64_t *p = <const int64_t *>_given(slot, "slot", c"i", 8, 2)
+    cdef const int32_t *begin = <const int32_t *>_given(first, "first", c"i", 4, 1)
+    cdef uint64_t k = _choices(slot), t = cnp.PyArray_DIM(slot, 0), bad, slots, n
+    if cnp.PyArray_SIZE(first) < 2 or begin[cnp.PyArray_SIZE(first) - 1] < 0:
+        raise ValueError("first has the first slot of each die and then their number, one die at least")
+    n = cnp.PyArray_SIZE(first) - 1
+    slots = begin[n]
+    die = np.empty(slots, np.int32)
+    cdef int32_t *of = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>die)
+    if st_route_dies(begin, n, slots, of):
+        raise ValueError("first falls, or does not begin with 0")
+    per_rank, per_slot = np.zeros(n, np.int32), np.zeros(slots, np.int32)
+    in_rank = np.zeros((t, n), np.bool_)
+    cdef int32_t *ranks = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>per_rank)
+    cdef int32_t *counts = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>per_slot)
+    cdef uint8_t *inside = <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>in_rank)
+    with nogil:
+        bad = st_route_layout(p, t, k, of, slots, n, ranks, counts, inside)
+    if bad != t * k:
+        raise _no_slot(slot, bad, k, slots)
+    return per_rank, per_slot, in_rank
+
+
+cdef object _begins(cnp.ndarray counts):
+    """Where each part of a list begins, u64, and how long the list is."""
+    ends = np.cumsum(counts, dtype=np.uint64)
+    return ends - counts, int(ends.max(initial=0))
+
+
+def by_rank(in_rank):
+    """(counts u32[n], list u32[sum], position i32[t, n]) of ``in_rank`` bool[t, n]: the tokens of each rank, rank by
+    rank in the tokens' order, and which of a rank's a token is, or -1."""
+    cdef const uint8_t *p = <const uint8_t *>_given(in_rank, "in_rank", c"b", 1, 2)
+    cdef uint64_t t = cnp.PyArray_DIM(in_rank, 0), n = cnp.PyArray_DIM(in_rank, 1)
+    if t >= 1 << 31:
+        raise ValueError(f"{t} tokens are too many")
+    counts, at, position = np.zeros(n, np.uint32), np.zeros(n, np.uint32), np.empty((t, n), np.int32)
+    cdef uint32_t *number = <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>counts)
+    with nogil:
+        st_route_count(p, t, n, number)
+    begin, total = _begins(counts)
+    listed = np.empty(total, np.uint32)
+    cdef const uint64_t *b = <const uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>begin)
+    cdef uint32_t *a = <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>at)
+    cdef uint32_t *to = <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>listed)
+    cdef int32_t *which = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>position)
+    with nogil:
+        st_route_by_rank(p, t, n, b, a, to, which)
+    return counts, listed, position
+
+
+def by_slot(slot, uint64_t slots):
+    """(counts u32[P], list u32[sum], position i32[t, k]) of ``slot`` i64[t, k]: the tokens of each of ``slots``, slot by
+    slot in the order of tokens and then of choices, duplicates too, and which of a slot's a choice is, or -1."""
+    cdef const int64_t *p = <const int64_t *>_given(slot, "slot", c"i", 8, 2)
+    cdef uint64_t k = _choices(slot), t = cnp.PyArray_DIM(slot, 0), bad
+    counts, at, position = np.zeros(slots, np.uint32), np.zeros(slots, np.uint32), np.empty((t, k), np.int32)
+    cdef uint32_t *number = <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>counts)
+    with nogil:
+        bad = st_route_slots(p, t * k, slots, number)
+    if bad != t * k:
+        raise _no_slot(slot, bad, k, slots)
+    begin, total = _begins(counts)
+    listed = np.empty(total, np.uint32)
+    cdef const uint64_t *b = <const uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>begin)
+    cdef uint32_t *a = <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>at)
+    cdef uint32_t *to = <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>listed)
+    cdef int32_t *which = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>position)
+    with nogil:
+        st_route_by_slot(p, t, k, b, a, to, which)
+    return counts, listed, position
+
+
+def ht_entries(position, base):
+    """rows u64[t, width]: ``base`` i64[n] + ``position`` i32[t, n] of each rank that a token went to, by rank; NO_ROW
+    behind, and for ranks whose base is negative.  width: most such ranks of a token, at least 1."""
+    cdef const int32_t *p = <const int32_t *>_given(position, "position", c"i", 4, 2)
+    cdef const int64_t *b = <const int64_t *>_given(base, "base", c"i", 8, 1)
+    cdef uint64_t t = cnp.PyArray_DIM(position, 0), n = cnp.PyArray_DIM(position, 1), width
+    _size(base, "base", n)
+    with nogil:
+        width = st_route_width(p, t, n, b)
+    rows = np.empty((t, width), np.uint64)
+    cdef uint64_t *to = <uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>rows)
+    with nogil:
+        st_route_ht_entries(p, t, n, b, width, to)
+    return rows
+
+
+def ll_entries(slot, position, base, order):
+    """(rows u64[t, k], which i32[t, k]): ``base`` i64[P] + ``position`` i32[t, k] of each choice ``slot`` i64[t, k], by
+    ``order`` i32[P] of its slot (the logical expert), then by choice; and which choice each is, or -1.  NO_ROW behind,
+    and for slots whose base is negative."""
+    cdef const int64_t *s = <const int64_t *>_given(slot, "slot", c"i", 8, 2)
+    cdef const int32_t *p = <const int32_t *>_given(position, "position", c"i", 4, 2)
+    cdef const int64_t *b = <const int64_t *>_given(base, "base", c"i", 8, 1)
+    cdef const int32_t *o = <const int32_t *>_given(order, "order", c"i", 4, 1)
+    cdef uint64_t k = _choices(slot), t = cnp.PyArray_DIM(slot, 0)
+    _size(order, "order", cnp.PyArray_SIZE(base))
+    if position.shape != slot.shape:
+        raise ValueError(f"position has shape {position.shape}, slot {slot.shape}")
+    if t * k and int(slot.max()) >= cnp.PyArray_SIZE(base):
+        raise _no_slot(slot, int(slot.argmax()), k, cnp.PyArray_SIZE(base))
+    rows, which = np.empty((t, k), np.uint64), np.empty((t, k), np.int32)
+    cdef uint64_t *to = <uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>rows)
+    cdef int32_t *w = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>which)
+    with nogil:
+        st_route_ll_entries(s, p, t, k, b, o, to, w)
+    return rows, which
+
+
+def prices(rows, price):
+    """sums i64[t + 1] of ``rows`` u64[t, width]: what the entries of all rows before each cost; ``price`` i64: of a
+    row of each operand, which is the upper half of an entry."""
+    cdef const uint64_t *p = <const uint64_t *>_given(rows, "rows", c"u", 8, 2)
+    cdef const int64_t *each = <const int64_t *>_given(price, "price", c"i", 8, 1)
+    cdef uint64_t t = cnp.PyArray_DIM(rows, 0), width = cnp.PyArray_DIM(rows, 1), operands = cnp.PyArray_SIZE(price)
+    cdef uint64_t bad
+    sums = np.empty(t + 1, np.int64)
+    cdef int64_t *to = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>sums)
+    with nogil:
+        bad = st_route_prices(p, t, width, each, operands, to)
+    if bad != t * width:
+        raise ValueError(f"row {bad // width} has an entry of operand {int(rows.reshape(-1)[bad]) >> 32} of {operands}")
+    return sums
