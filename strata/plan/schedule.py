@@ -14,9 +14,11 @@ core that is free first, given what cores have from earlier steps.  For ``m`` co
 
 Nothing better can be claimed of given units: ``m + 1`` equal ones need two of them on one core.
 So where units of the tier's size do not come within 2 % of the average, the step is cut finer, its
-tail finest, until no unit is above a third of the step's average; and of these cuts the one that is
-done first is taken, since small units pay more start-ups.  Hence of one step: makespan <= 4/3 of the
-bound of the finer cut, where no unit must be cut below ``LEAST_UNIT`` bytes for it.
+tail finest, until no unit is above a third of the step's average.  Small units pay more start-ups: if
+the step is then still 3 % above what no cut can be below (what it moves by ``m``, and one start-up),
+units about equal are tried too, 1 to 4 a core.  Of all these cuts the one that is done first is taken.
+Hence of one step: makespan <= 4/3 of the bound of the finer cut, where no unit must be cut below
+``LEAST_UNIT`` bytes for it, and but for these 3 % no later than one equal unit a core.
 
 **Order.**  Units of one cost are dealt round the peers, from ``rank + 1`` on in a flat group and
 turned by rank within each farther tier, so that dies do not start on one peer.  ``naive`` gives each

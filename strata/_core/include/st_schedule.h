@@ -12,7 +12,7 @@
 /* What `room` has to be: entries of all stages. */
 static inline uint64_t st_sched_room(struct st_sched *s)
 {
-    const struct st_sched_limit plain = {0, 0, 0};
+    const struct st_sched_limit plain = {0, 0, 0, 0};
     uint64_t room = 0, units, floor = (uint64_t)ST_SCHED_PER_CORE * s->cores;
     struct st_sched_bundle *b;
     uint32_t k, i;

@@ -5,9 +5,10 @@
 #include "st_schedule_types.h"
 
 /* How fine a stage is cut: units that cost at most `big`, and for the last tail_num / tail_den
- * of each bundle at most `small`.  Zeros: units of the tier's size throughout. */
+ * of each bundle at most `small`.  With apart 1 start-ups do not count in these, with 0 they do.
+ * Zeros: units of the tier's size throughout. */
 struct st_sched_limit {
-    double big, small, tail;
+    double big, small, tail, apart;
 };
 
 static inline uint64_t st_sched_down(uint64_t x) { return x / ST_SCHED_LINE * ST_SCHED_LINE; }
@@ -59,14 +60,14 @@ static inline void st_sched_cut_one(const struct st_sched *s, struct st_sched_bu
     uint64_t span = b->phase + b->bytes, tail = 0;
     uint64_t floor = s->least > ST_SCHED_LEAST ? s->least : ST_SCHED_LEAST;
     uint64_t most = st_sched_down((uint64_t)s->unit[b->tier]), least = st_sched_up(s->least);
-    double part;
+    double part, apart = l->apart * (double)b->alpha;
 
     b->big = most > least ? most : least;
     b->small = 0;
     if (l->big > 0) {
-        least = st_sched_fit(b, l->big, floor, b->big);
+        least = st_sched_fit(b, l->big + apart, floor, b->big);
         b->big = least < b->big ? least : b->big;
-        b->small = st_sched_fit(b, l->small, floor, b->big);
+        b->small = st_sched_fit(b, l->small + apart, floor, b->big);
         part = (double)st_sched_cost(b, b->big) * l->tail;
         if (b->small < b->big)
             tail = part < 1 ? st_sched_up((uint64_t)((double)span * part)) : span;
