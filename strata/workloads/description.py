@@ -27,6 +27,7 @@ class Practice:
     ``vector_share``   of a kernel's time, what it spends on the vector cores that collectives want too
     ``new_share``      of dynamic buffers, those that just-in-time registration has not seen before
     ``remap_share``    ... those whose pages are not yet registered when they are used
+    ``exchange_us``    of the barriers of all cores within an operator that takes tokens to experts or back
     ``check_us``       of the look at the own page table, before each use of a dynamic buffer
     """
 
@@ -34,6 +35,7 @@ class Practice:
     vector_share: float = within(0, 1)
     new_share: float = within(0, 1)
     remap_share: float = within(0, 1)
+    exchange_us: float = within(0, 1e6)
     check_us: float = within(0, 1e6)
 
 

@@ -1,8 +1,8 @@
 """MoE inference: a request is a batch of prompt tokens, and the decoding of what is answered.
 
-A layer is attention, dispatch, experts, combine.  Two micro-batches take turns: while the tokens of one travel, the
-other computes.  Prefill exchanges go through buffers that are new each time, of the size that routing asks for; decode
-is a graph, whose buffers stay.
+A layer is attention, dispatch, experts, combine.  The experts that all tokens go to compute while tokens travel.  Of
+two micro-batches, one computes while the tokens of the other travel.  Prefill exchanges go through buffers that are new
+each time, of the size that routing asks for; decode is a graph, whose buffers stay.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Inference:
     ``dispatch_bytes``, ``combine_bytes``  of a token, there and back
     ``prompt_tokens``     of a prefill batch;  ``decode_batch``: sequences that fit with no library's buffers
     ``output_tokens``     decoded for each prefill batch, together
+    ``attention_start_us``, ``shared_start_us``, ``experts_start_us``  of a layer's kernels, before they compute
     ``skew_prefill``, ``skew_decode``  of experts' popularity, Zipf
     ``static_gib``        buffer-centric buffers;  ``pool_gib``: what a registered pool costs;  ``sequence_gib``
     """
@@ -54,6 +55,9 @@ class Inference:
     decode_batch: int = within(8, 1 << 20)
     output_tokens: int = within(1, 1 << 24)
     micro_batches: int = within(1, 8)
+    attention_start_us: float = within(0, 1e6)
+    shared_start_us: float = within(0, 1e6)
+    experts_start_us: float = within(0, 1e6)
     skew_prefill: float = within(0, 4)
     skew_decode: float = within(0, 4)
     seed: int = within(0, 1 << 31)
@@ -100,6 +104,8 @@ class Inference:
                                       () if before is None else (before,))  # fmt: skip
                 there = self._exchange(share, ep, skew, self.dispatch_bytes, m, dynamic, back=False)
                 dispatched.append(steps.add(there, "dispatch", name, COMM, (attention,)))
+                if self.shared_experts:
+                    steps.add(self._shared(share), "shared experts", name, COMPUTE, (attention,))
             for m, share in enumerate(shares):
                 work = self._experts(share, ep, skew, m)
                 computed.append(steps.add(work, "experts", name, COMPUTE, (dispatched[m],)))
@@ -109,10 +115,14 @@ class Inference:
         return steps
 
     def _attention(self, tokens: int, prefill: bool) -> Kernel:
-        params = self.attention_params + self.shared_experts * self.expert_params
+        params = self.attention_params
         flops = 2.0 * tokens * params + 4.0 * tokens * self.attended * self.attention_width
         cache = tokens * self.kv_bytes * (1 if prefill else self.attended)
-        return Kernel(flops, params * self.weight_bytes + cache, "i8")
+        return Kernel(flops, params * self.weight_bytes + cache, "i8", self.attention_start_us)
+
+    def _shared(self, tokens: int) -> Kernel:
+        params = self.shared_experts * self.expert_params
+        return Kernel(2.0 * tokens * params, params * self.weight_bytes, "i8", self.shared_start_us)
 
     def _experts(self, tokens: int, ep: int, skew: float, micro: int) -> Kernel:
         """Of the die that has most to do."""
@@ -122,7 +132,8 @@ class Inference:
         here = self.experts / ep
         touched = here * min(1.0, rows / here) if here else 0.0
         moved = rows * (self.dispatch_bytes + self.combine_bytes)
-        return Kernel(2.0 * rows * self.expert_params, touched * self.expert_params * self.weight_bytes + moved, "i8")
+        moved += touched * self.expert_params * self.weight_bytes
+        return Kernel(2.0 * rows * self.expert_params, moved, "i8", self.experts_start_us)
 
     def _exchange(self, tokens: int, ep: int, skew: float, row_bytes: int, micro: int, dynamic: bool, *,
                   back: bool) -> Collective:  # fmt: skip

@@ -65,7 +65,7 @@ def roofline(machine: Machine, kernel: Kernel) -> tuple[float, float]:
         raise InvalidArgument(f"kernel of {kernel.dtype!r}; there are {', '.join(PEAKS)}")
     computes = kernel.flops / (getattr(machine.compute, PEAKS[kernel.dtype]) * machine.compute.efficiency * 1e6)
     moves = kernel.nbytes / (machine.die.hbm_gbps * machine.die.hbm_efficiency * 1e3)
-    us = max(computes, moves)
+    us = max(computes, moves) + kernel.start_us
     return us, moves / us if us else 0.0
 
 
@@ -98,25 +98,28 @@ class Prices:
         return 0.0
 
     def collective(self, collective: Collective) -> Price:
-        """A collective alone."""
-        return _alone(self.machine, self._way(collective), self._cores, replace(collective, dynamic=0))
+        """A collective alone; one of tokens with the barriers within its operator."""
+        found = _alone(self.machine, *self._means(collective), replace(collective, dynamic=0))
+        return found._replace(us=found.us + self.practice.exchange_us) if _of_tokens(collective) else found
 
     def beside(self, kernel: Kernel, collective: Collective) -> tuple[float, float]:
         """(Rate of a kernel, rate of a collective) while both run, of what each has alone."""
         share = round(roofline(self.machine, kernel)[1] * LEVELS) / LEVELS
         few = _few(replace(collective, dynamic=0))
-        cube, vector = (_together(self.machine, self._way(few), self._cores, few, share, all_cores)
-                        for all_cores in (False, True))  # fmt: skip
+        means = self._means(few)
+        cube, vector = (_together(self.machine, *means, few, share, all_cores) for all_cores in (False, True))
         v = self.practice.vector_share
         rate = 0.0 if not min(cube[0], vector[0]) else 1.0 / ((1.0 - v) / cube[0] + v / vector[0])
         return rate, (1.0 - v) * cube[1] + v * vector[1]
 
-    def _way(self, collective: Collective) -> Way:
-        return self.switches.way(collective.operation)
-
-    @property
-    def _cores(self) -> int:
-        return min(self.practice.comm_cores, self.machine.die.cores)
+    def _means(self, collective: Collective) -> tuple[Way, int]:
+        """How, and by how many cores.  To the engine all that have a queue submit, since they are not held for long,
+        but one, which is left to kernels of matrix units."""
+        way, of = self.switches.way(collective.operation), self.machine.die.cores
+        engine = self.machine.sdma
+        if way.path == "sdma" and engine is not None and (engine.reduces or collective.operation not in REDUCTIONS):
+            return way, min(engine.queues, max(1, of - 1))
+        return way, min(self.practice.comm_cores, of)
 
 
 def _few(collective: Collective) -> Collective:
@@ -133,6 +136,11 @@ def _few(collective: Collective) -> Collective:
         nbytes = round(nbytes * more)
     unit = n * (DTYPE_BYTES[DTYPE_NAMES.index(collective.dtype)] if collective.operation in REDUCTIONS else 1)
     return replace(collective, ranks=n, nbytes=-(-nbytes // unit) * unit, routing=routing)
+
+
+def _of_tokens(collective: Collective) -> bool:
+    """Whether tokens go to experts, or back."""
+    return collective.routing is not None and collective.routing.model == "experts"
 
 
 def _spec(collective: Collective) -> Spec:
@@ -157,6 +165,12 @@ def _plans(machine: Machine, way: Way, cores: int, collective: Collective) -> li
     path = way.path if not refusal(spec, machine.model) else "mte"
     ask = Ask(way.algorithm, path, cores, way.partition)
     settings = _settings(machine, cores)
+    cost = settings.cost
+    if _of_tokens(collective):  # cut as plan.moe cuts them: what one die sends to one expert
+        r = collective.routing
+        assert r is not None
+        window = -(-r.rows * r.topk // r.parts) * r.row_bytes
+        cost = replace(cost, unit_bytes=tuple(min(window, u) for u in cost.unit_bytes))
     try:
         choice = choose(spec, ask, settings)
     except InvalidArgument:
@@ -164,7 +178,7 @@ def _plans(machine: Machine, way: Way, cores: int, collective: Collective) -> li
             raise
         choice = choose(spec, ask._replace(algorithm=None), settings)  # what the named one cannot do
     return build_all(spec, choice.cores, algorithm=choice.algorithm.name, path=choice.path, policy=choice.partition,
-                     cost=settings.cost, topology=settings.topology)  # fmt: skip
+                     cost=cost, topology=settings.topology)  # fmt: skip
 
 
 @functools.lru_cache(4096)

@@ -10,11 +10,12 @@ COMPUTE, COMM, GATHER, REDUCE = "compute", "comm", "gather", "reduce"
 
 @dataclass(frozen=True)
 class Kernel:
-    """``flops`` operations on ``dtype``, ``nbytes`` read and written: whichever takes longer."""
+    """``flops`` operations on ``dtype``, ``nbytes`` read and written: whichever takes longer; ``start_us`` besides."""
 
     flops: float
     nbytes: float = 0.0
     dtype: str = "bf16"
+    start_us: float = 0.0
 
 
 @dataclass(frozen=True)

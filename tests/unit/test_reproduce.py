@@ -54,6 +54,12 @@ def test_a_wide_core_does_for_a_ring():
         assert one == pytest.approx(many, rel=rel)
 
 
+def test_the_inference_ablation_is_in_order():
+    """All that has been published of it, but for its sizes, none of which the workload is fitted to."""
+    assert workloads.in_order(MACHINE) == 5
+    assert 10 <= workloads.exposed("dsv4_flash", MACHINE) <= 40
+
+
 def test_constants_that_are_fitted_exist():
     assert set(fitting.FITTED) < set(MACHINE.constants())
     assert {MACHINE.sources[name][0] for name in fitting.FITTED} == {"F"}
