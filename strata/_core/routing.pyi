@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 
 MAX_CHOICES: int
@@ -10,4 +12,14 @@ def ht_entries(position: np.ndarray, base: np.ndarray) -> np.ndarray: ...
 def ll_entries(
     slot: np.ndarray, position: np.ndarray, base: np.ndarray, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]: ...
-def prices(rows: np.ndarray, price: np.ndarray) -> np.ndarray: ...
+def prices(rows: np.ndarray, price: np.ndarray, each: int = 0) -> np.ndarray: ...
+def cut(
+    windows: np.ndarray,
+    tiers: np.ndarray,
+    big: np.ndarray,
+    small: np.ndarray,
+    tail: np.ndarray,
+    apart: int,
+    slice_dtype: np.dtype[Any],
+) -> tuple[np.ndarray, np.ndarray]: ...
+def units(pieces: np.ndarray, row: int, units: np.ndarray, operands: np.ndarray) -> None: ...

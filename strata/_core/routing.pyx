@@ -33,7 +33,32 @@ cdef extern from "st_routing.h" nogil:
     void st_route_ll_entries(const int64_t *slot, const int32_t *position, uint64_t t, uint64_t k,
                              const int64_t *base, const int32_t *order, uint64_t *rows, int32_t *which) noexcept
     uint64_t st_route_prices(const uint64_t *rows, uint64_t t, uint64_t width, const int64_t *price,
-                             uint64_t operands, int64_t *sums) noexcept
+                             uint64_t operands, int64_t each, int64_t *sums) noexcept
+
+
+cdef extern from "st_routing_cut.h" nogil:
+    struct st_slice:
+        pass
+    struct st_operand:
+        pass
+    struct st_unit:
+        pass
+    struct st_route_window:
+        int64_t peer, rows, entry, out
+    struct st_route_piece:
+        pass
+    struct st_route_limits:
+        int64_t big[4]
+        int64_t small[4]
+        double tail[4]
+    enum:
+        ST_NTIERS
+    uint64_t st_route_pieces(const st_route_window *w, uint64_t n, const uint8_t *tier,
+                             const st_route_limits *cut) noexcept
+    void st_route_cut(const st_route_window *w, uint64_t n, const uint8_t *tier, const st_route_limits *cut,
+                      uint64_t apart, st_route_piece *piece, st_slice *slices) noexcept
+    void st_route_units(const st_route_piece *piece, uint32_t row, st_unit *units, uint64_t n,
+                        st_operand *operands) noexcept
 
 
 MAX_CHOICES = ST_ROUTE_CHOICES
@@ -74,8 +99,8 @@ cdef object _no_slot(object slot, uint64_t at, uint64_t k, object slots):
 
 
 def physical(topk, table, replicas, uint64_t rank):
-    """slot i64[t, k]: a slot of each expert that ``topk`` i64[t, k] names, by the token's number and ``rank`` one of
-    its ``replicas`` i32[E], which are in ``table`` i32[E, width]; -1 (none) stays.  ValueError for what is no expert."""
+    """slot i64[t, k]: a slot of each expert that ``topk`` i64[t, k] names, by the token's number and ``rank`` one of its
+    ``replicas`` i32[E], which are in ``table`` i32[E, width]; -1 (none) stays.  ValueError for what is no expert."""
     cdef const int64_t *p = <const int64_t *>_given(topk, "topk_idx", c"i", 8, 2)
     cdef const int32_t *slots = <const int32_t *>_given(table, "table", c"i", 4, 2)
     cdef const int32_t *number = <const int32_t *>_given(replicas, "replicas", c"i", 4, 1)
@@ -149,8 +174,8 @@ def by_rank(in_rank):
 
 
 def by_slot(slot, uint64_t slots):
-    """(counts u32[P], list u32[sum], position i32[t, k]) of ``slot`` i64[t, k]: the tokens of each of ``slots``, slot by
-    slot in the order of tokens and then of choices, duplicates too, and which of a slot's a choice is, or -1."""
+    """(counts u32[P], list u32[sum], position i32[t, k]) of ``slot`` i64[t, k]: the tokens of each of ``slots``, slot
+    by slot in the order of tokens and then of choices, duplicates too, and which of a slot's a choice is, or -1."""
     cdef const int64_t *p = <const int64_t *>_given(slot, "slot", c"i", 8, 2)
     cdef uint64_t k = _choices(slot), t = cnp.PyArray_DIM(slot, 0), bad
     counts, at, position = np.zeros(slots, np.uint32), np.zeros(slots, np.uint32), np.empty((t, k), np.int32)
@@ -208,17 +233,65 @@ def ll_entries(slot, position, base, order):
     return rows, which
 
 
-def prices(rows, price):
-    """sums i64[t + 1] of ``rows`` u64[t, width]: what the entries of all rows before each cost; ``price`` i64: of a
-    row of each operand, which is the upper half of an entry."""
+def prices(rows, price, int64_t each=0):
+    """sums i64[t + 1] of ``rows`` u64[t, width]: what all rows before each cost, ``each`` and their entries; ``price``
+    i64: of a row of each operand, which is the upper half of an entry."""
     cdef const uint64_t *p = <const uint64_t *>_given(rows, "rows", c"u", 8, 2)
-    cdef const int64_t *each = <const int64_t *>_given(price, "price", c"i", 8, 1)
+    cdef const int64_t *cost = <const int64_t *>_given(price, "price", c"i", 8, 1)
     cdef uint64_t t = cnp.PyArray_DIM(rows, 0), width = cnp.PyArray_DIM(rows, 1), operands = cnp.PyArray_SIZE(price)
     cdef uint64_t bad
     sums = np.empty(t + 1, np.int64)
     cdef int64_t *to = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>sums)
     with nogil:
-        bad = st_route_prices(p, t, width, each, operands, to)
+        bad = st_route_prices(p, t, width, cost, operands, each, to)
     if bad != t * width:
         raise ValueError(f"row {bad // width} has an entry of operand {int(rows.reshape(-1)[bad]) >> 32} of {operands}")
     return sums
+
+
+def cut(windows, tiers, big, small, tail, uint64_t apart, slice_dtype):
+    """Windows in pieces of whole rows: pulls for a scheduler, SLICE_DTYPE, a byte for each row, their destinations
+    ``apart`` bytes from each other; and what ``units`` makes units of rows from.
+
+    ``windows``: i64 (number, 4): peer, rows, first entry, first row of the receive buffer.  ``tiers``: u8, of each
+    member.  ``big``, ``small`` i64 and ``tail`` f64, by tier: a window is cut into even pieces of at most ``big`` rows,
+    its last ``tail`` (0 to 1) into pieces of at most ``small``.
+    """
+    cdef const st_route_window *w = <const st_route_window *>_given(windows, "windows", c"i", 8, 2)
+    cdef const uint8_t *t = <const uint8_t *>_given(tiers, "tiers", c"u", 1, 1)
+    cdef const int64_t *most = <const int64_t *>_given(big, "big", c"i", 8, 1)
+    cdef const int64_t *least = <const int64_t *>_given(small, "small", c"i", 8, 1)
+    cdef const double *last = <const double *>_given(tail, "tail", c"f", 8, 1)
+    cdef uint64_t n = cnp.PyArray_DIM(windows, 0), members = cnp.PyArray_SIZE(tiers), i, number
+    cdef st_route_limits limits
+    if cnp.PyArray_DIM(windows, 1) != 4 or slice_dtype.itemsize != sizeof(st_slice):
+        raise ValueError(f"windows of shape {windows.shape} or slices of {slice_dtype.itemsize} bytes")
+    _size(big, "big", ST_NTIERS)
+    _size(small, "small", ST_NTIERS)
+    _size(tail, "tail", ST_NTIERS)
+    for i in range(ST_NTIERS):
+        limits.big[i], limits.small[i], limits.tail[i] = most[i], least[i], last[i]
+        if most[i] < 1 or least[i] < 1 or not 0 <= last[i] <= 1:
+            raise ValueError("pieces have a row at least, and a tail is 0 to 1 of a window")
+    for i in range(members):
+        if t[i] >= ST_NTIERS:
+            raise ValueError(f"member {i} is at tier {t[i]} of {ST_NTIERS}")
+    for i in range(n):
+        if not 0 <= w[i].peer < <int64_t>members or not 0 < w[i].rows < 1 << 40 or w[i].entry < 0 or w[i].out < 0:
+            raise ValueError(f"window {i} is {windows[i].tolist()}: a member, a row at least, no negative place")
+    number = st_route_pieces(w, n, t, &limits)
+    slices, pieces = np.empty(number, slice_dtype), np.empty((number, 4), np.uint64)
+    st_route_cut(w, n, t, &limits, apart, <st_route_piece *>cnp.PyArray_DATA(<cnp.ndarray>pieces),
+                 <st_slice *>cnp.PyArray_DATA(<cnp.ndarray>slices))
+    return slices, pieces
+
+
+def units(pieces, uint32_t row, units, operands):
+    """Makes units of rows of ``row`` bytes of what a scheduler made of ``cut``'s slices, in place."""
+    cdef const st_route_piece *p = <const st_route_piece *>_given(pieces, "pieces", c"u", 8, 2)
+    cdef st_unit *u = <st_unit *>_given(units, "units", c"V", sizeof(st_unit), 1)
+    cdef st_operand *o = <st_operand *>_given(operands, "operands", c"V", sizeof(st_operand), 1)
+    cdef uint64_t n = cnp.PyArray_SIZE(units)
+    if n != <uint64_t>cnp.PyArray_DIM(pieces, 0) or cnp.PyArray_SIZE(operands) != 2 * <Py_ssize_t>n:
+        raise AssertionError(f"{cnp.PyArray_DIM(pieces, 0)} pieces became {n} units: the scheduler has cut rows")
+    st_route_units(p, row, u, n, o)

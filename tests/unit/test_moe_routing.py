@@ -173,7 +173,7 @@ def test_what_is_no_placement_is_refused(logical, first, experts, what):
 
 def test_choices_that_are_no_expert_are_refused():
     place = Placement(np.array([0, 2]), np.array([0, 2]), 4)
-    for topk, what in (([[4]], "expert 4"), ([[0, -2]], "choice 1: expert -2"), ([[1]], "no die has it"), ([0], "tokens, k"),
-                       ([[0.0]], "integers")):
+    for topk, what in (([[4]], "expert 4"), ([[0, -2]], "choice 1: expert -2"), ([[1]], "no die has it"),
+                       ([0], "tokens, k"), ([[0.0]], "integers")):
         with pytest.raises(InvalidArgument, match=what):
             place.physical(np.array(topk), 0)

@@ -5,10 +5,10 @@
 #ifndef ST_ROUTING_H
 #define ST_ROUTING_H
 
-#include <stdint.h>
 #include <string.h>
 
-#define ST_ROUTE_NONE UINT64_MAX /* no entry */
+#include "st_plan.h"
+
 #define ST_ROUTE_CHOICES 64u     /* of a token at most: entries of a weighted sum */
 
 /* slot[t, k] of the experts that topk[t, k] names: replica (rank + token) % replicas of each; table[E, width].
@@ -160,7 +160,7 @@ static inline void st_route_ht_entries(const int32_t *position, uint64_t t, uint
             if (position[i * n + d] >= 0 && base[d] >= 0)
                 rows[number++] = (uint64_t)(base[d] + position[i * n + d]);
         for (; number < width; number++)
-            rows[number] = ST_ROUTE_NONE;
+            rows[number] = ST_ROW_NONE;
     }
 }
 
@@ -182,28 +182,29 @@ static inline void st_route_ll_entries(const int64_t *slot, const int32_t *posit
         for (j = 0; j < number; j++)
             rows[j] = (uint64_t)(base[slot[which[j]]] + position[which[j]]);
         for (; j < k; j++) {
-            rows[j] = ST_ROUTE_NONE;
+            rows[j] = ST_ROW_NONE;
             which[j] = -1;
         }
     }
 }
 
-/* sums[t + 1]: price of the entries of all rows before each; price[operands], by the upper half of an entry.
+/* sums[t + 1]: price of all rows before each: `each`, and that of its entries; price[operands], by their upper half.
  * Returns t * width, or the first entry whose operand has no price. */
 static inline uint64_t st_route_prices(const uint64_t *rows, uint64_t t, uint64_t width, const int64_t *price,
-                                       uint64_t operands, int64_t *sums)
+                                       uint64_t operands, int64_t each, int64_t *sums)
 {
     uint64_t i, j;
     int64_t sum = 0;
 
     for (i = 0; i < t; i++) {
         sums[i] = sum;
+        sum += each;
         for (j = i * width; j < (i + 1) * width; j++) {
-            if (rows[j] == ST_ROUTE_NONE)
+            if (rows[j] == ST_ROW_NONE)
                 continue;
-            if (rows[j] >> 32 >= operands)
+            if (rows[j] >> ST_ROW_BITS >= operands)
                 return j;
-            sum += price[rows[j] >> 32];
+            sum += price[rows[j] >> ST_ROW_BITS];
         }
     }
     sums[t] = sum;
