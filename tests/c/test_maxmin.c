@@ -82,7 +82,7 @@ static double certificate(const struct rig *r)
         for (uint32_t u = 1; r->live[f] && u < st_mm_flow(&r->m, f)->nlinks; u++) {
             const struct st_mm_flow *x = st_mm_flow(&r->m, f);
 
-            taken[x->link[u]] += r->weight[f << SHIFT | u] * x->rate;
+            taken[x->link[u]] += r->weight[f << SHIFT | u] * x->rate * x->count;
             fastest[x->link[u]] = x->rate > fastest[x->link[u]] ? x->rate : fastest[x->link[u]];
         }
     for (uint32_t l = 0; l < LINKS; l++)
@@ -119,11 +119,16 @@ static void drawn(int rounds)
             uint32_t f = (uint32_t)roll(FLOWS), l = (uint32_t)roll(LINKS);
             double residual;
 
-            if (r->live[f]) {
+            if (!r->live[f]) {
+                begin(r, f);
+            } else if (roll(3) == 0 && st_mm_flow(&r->m, f)->count < 9) {
+                st_mm_more(&r->m, f, 1);
+            } else if (st_mm_flow(&r->m, f)->count > 1 && roll(3)) {
+                st_mm_more(&r->m, f, -1);
+            } else {
                 st_mm_end(&r->m, f);
                 r->live[f] = 0;
-            } else
-                begin(r, f);
+            }
             if (roll(4) == 0) {
                 r->link[l].capacity = roll(6) ? 0.002 * (double)roll(300) : 0.0;
                 st_mm_settle(&r->m, l);

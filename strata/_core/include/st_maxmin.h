@@ -49,9 +49,9 @@ static inline void st_mm_again(struct st_mm *m, const struct st_mm_link *l, stru
         const struct st_mm_flow *x = st_mm_flow(m, entry >> m->shift);
 
         if (x->fixed)
-            v->left -= m->weight[entry] * x->rate;
+            v->left -= m->weight[entry] * x->rate * x->count;
         else
-            v->weight += m->weight[entry];
+            v->weight += m->weight[entry] * x->count;
     }
 }
 
@@ -73,8 +73,10 @@ static inline void st_mm_fix(struct st_mm *m, uint32_t f, struct st_mm_flow *x, 
 
         if (v->leaf == 0)
             continue;
-        v->left -= w * rate;
-        v->weight -= w;
+        for (uint32_t i = 0; i < x->count; i++) { /* as if there were so many; a product would round in another way */
+            v->left -= w * rate;
+            v->weight -= w;
+        }
         v->open--;
         if (v->step != m->step) {
             v->step = m->step;
@@ -121,8 +123,11 @@ static inline void st_mm_rekey(struct st_mm *m)
 static inline void st_mm_sum(struct st_mm *m, struct st_mm_link *l)
 {
     l->total = 0.0;
-    for (uint32_t i = 0; i < l->count; i++)
-        l->total += m->weight[m->set[l->first + i]];
+    for (uint32_t i = 0; i < l->count; i++) {
+        uint32_t entry = m->set[l->first + i];
+
+        l->total += m->weight[entry] * st_mm_flow(m, entry >> m->shift)->count;
+    }
 }
 
 /* Leaves: the classes, then the links that may limit a flow. */

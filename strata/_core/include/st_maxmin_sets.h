@@ -33,14 +33,17 @@ struct st_mm_link {
     uint8_t was;     /* one that may limit a flow, at the last solve */
 };
 
+/* `count` flows that use the same links alike, and so have the same rate; below, a flow. */
 struct st_mm_flow { /* its links follow, the class first; `stride` bytes for each flow */
-    double rate;    /* found by the last solve */
+    double rate;    /* found by the last solve; of each of them */
     double bound;
     uint32_t solve; /* the last in which it rose */
     uint16_t nlinks; /* 0: it does not flow */
     uint8_t plain;  /* all weights are 1 */
     uint8_t fresh;  /* in m->fresh */
     uint32_t fixed; /* it rises no more */
+    uint32_t count;
+    uint32_t given; /* the caller's */
     uint32_t link[];
 };
 
@@ -147,6 +150,7 @@ static inline void st_mm_begin(struct st_mm *m, uint32_t f, uint32_t class)
     x->bound = m->link[class].capacity;
     x->link[0] = class;
     x->nlinks = x->plain = 1;
+    x->count = 1;
     m->nlive++;
     m->nflows = f < m->nflows ? m->nflows : f + 1;
     if (!x->fresh) {
@@ -165,6 +169,18 @@ static inline void st_mm_use(struct st_mm *m, uint32_t f, uint32_t link, double 
     m->weight[entry] = weight;
     st_mm_count(&m->link[link], weight, x->bound, 1);
     st_mm_join(m, link, entry);
+}
+
+/* One more of them begins (sign 1), or one that is not the last ends (-1). */
+static inline void st_mm_more(struct st_mm *m, uint32_t f, int sign)
+{
+    struct st_mm_flow *x = st_mm_flow(m, f);
+
+    x->count += (uint32_t)sign;
+    for (uint32_t u = 1; u < x->nlinks; u++) {
+        st_mm_count(&m->link[x->link[u]], m->weight[f << m->shift | u], x->bound, sign);
+        st_mm_settle(m, x->link[u]);
+    }
 }
 
 static inline void st_mm_end(struct st_mm *m, uint32_t f)

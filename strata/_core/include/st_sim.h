@@ -42,6 +42,21 @@ static inline uint64_t st_sim_solve(struct st_sim *s)
     return m->nlive + m->nnarrow;
 }
 
+/* Flows that are done until then. */
+static inline void st_sim_finished(struct st_sim *s, int64_t last)
+{
+    for (uint32_t b = 0; b < s->nslots; b += ST_SIM_BLOCK) {
+        uint32_t end = b + ST_SIM_BLOCK < s->nslots ? b + ST_SIM_BLOCK : s->nslots;
+
+        if (s->block[b / ST_SIM_BLOCK].soonest > last)
+            continue;
+        for (uint32_t f = b; f < end; f++)
+            if (s->finish[f] <= last)
+                s->batch[s->nbatch++] =
+                    (struct st_sim_due){s->finish[f], (uint64_t)ST_SIM_DONE << 32 | s->slot[f].lane};
+    }
+}
+
 /* What is due next: all of one instant, or of a window, in order.  Time goes on to the last of it. */
 static inline int st_sim_next(struct st_sim *s)
 {
@@ -54,10 +69,7 @@ static inline int st_sim_next(struct st_sim *s)
         return 0;
     last = first < ST_SIM_LAST - s->window ? first + s->window : ST_SIM_LAST;
     if (s->soonest <= last)
-        for (uint32_t f = 0; f < s->nslots; f++)
-            if (s->finish[f] <= last)
-                s->batch[s->nbatch++] =
-                    (struct st_sim_due){s->finish[f], (uint64_t)ST_SIM_DONE << 32 | s->slot[f].lane};
+        st_sim_finished(s, last);
     while (s->ndue && s->due[0].time <= last)
         st_sim_pop(s);
     st_sim_sort(s->batch, s->nbatch);
@@ -76,19 +88,23 @@ static inline void st_sim_ahead(const struct st_sim *s, uint64_t k)
         __builtin_prefetch(&s->tasks[lane->at]);
         __builtin_prefetch(&s->tasks[lane->at].use_first);
         __builtin_prefetch(&s->times[lane->at], 1);
-        __builtin_prefetch(&s->bound[lane->at]);
+        __builtin_prefetch(&s->route[lane->at]);
         if (lane->flow != ST_SIM_NONE)
             __builtin_prefetch(&s->slot[lane->flow]);
     }
-    if (k + 4 < s->nbatch && s->batch[k + 4].what >> 32 != ST_SIM_START) {
-        const struct st_sim_lane *lane = &s->lane[(uint32_t)s->batch[k + 4].what];
+    if (k + 5 < s->nbatch && s->batch[k + 5].what >> 32 != ST_SIM_START) {
+        const struct st_sim_lane *lane = &s->lane[(uint32_t)s->batch[k + 5].what];
 
         if (lane->flow != ST_SIM_NONE)
-            __builtin_prefetch(st_mm_flow(&s->mm, lane->flow));
-        if (lane->at < lane->end) {
-            __builtin_prefetch(&s->uses[s->tasks[lane->at].use_first]);
-            __builtin_prefetch(&s->uses[s->tasks[lane->at].use_first + s->tasks[lane->at].nuse]);
-        }
+            __builtin_prefetch(st_sim_route(s, s->slot[lane->flow].route));
+        if (lane->at < lane->end)
+            __builtin_prefetch(st_sim_route(s, s->route[lane->at]), 1);
+    }
+    if (k + 2 < s->nbatch && s->batch[k + 2].what >> 32 != ST_SIM_START) {
+        const struct st_sim_lane *lane = &s->lane[(uint32_t)s->batch[k + 2].what];
+
+        if (lane->flow != ST_SIM_NONE)
+            __builtin_prefetch(st_mm_flow(&s->mm, st_sim_route(s, s->slot[lane->flow].route)->flow - 1));
     }
 }
 

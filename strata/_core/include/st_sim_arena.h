@@ -28,6 +28,7 @@ static inline int st_sim_count(struct st_sim *s)
     while ((1u << s->mm.shift) < s->most_uses + 1)
         s->mm.shift++;
     s->mm.stride = (uint32_t)(sizeof(struct st_mm_flow) + 4 * (s->most_uses + 1) + 31) & ~31u;
+    s->way = (uint32_t)(sizeof(struct st_sim_route) + s->most_uses * sizeof(struct st_sim_hop) + 15) & ~15u;
     while (table < 2 * s->ntasks)
         table *= 2;
     s->table = (uint32_t)table;
@@ -72,13 +73,18 @@ static inline size_t st_sim_arena(struct st_sim *s, char *base)
     s->fanout = st_sim_piece(base, &at, s->nfanouts, sizeof *s->fanout);
     s->counts = st_sim_piece(base, &at, s->nfanouts * s->npeers, sizeof *s->counts);
     s->log2_of = st_sim_piece(base, &at, s->npeers + 1, sizeof *s->log2_of);
-    s->fans = st_sim_piece(base, &at, s->nfanouts ? uses : 0, sizeof *s->fans);
     s->fan_touched = st_sim_piece(base, &at, s->nfanouts, sizeof *s->fan_touched);
     s->lane = st_sim_piece(base, &at, s->nlanes, sizeof *s->lane);
     s->slot = st_sim_piece(base, &at, s->nlanes, sizeof *s->slot);
     s->finish = st_sim_piece(base, &at, s->nlanes, sizeof *s->finish);
+    s->block = st_sim_piece(base, &at, s->nlanes / ST_SIM_BLOCK + 1, sizeof *s->block);
     s->free_slot = st_sim_piece(base, &at, s->nlanes, sizeof *s->free_slot);
-    s->bound = st_sim_piece(base, &at, s->ntasks, sizeof *s->bound);
+    s->free_flow = st_sim_piece(base, &at, s->nlanes, sizeof *s->free_flow);
+    s->fresh = st_sim_piece(base, &at, s->nlanes, sizeof *s->fresh);
+    s->routes = st_sim_piece(base, &at, s->ntasks, s->way);
+    s->asked = st_sim_piece(base, &at, s->ntasks, sizeof *s->asked);
+    s->route = st_sim_piece(base, &at, s->ntasks, sizeof *s->route);
+    s->route_at = st_sim_piece(base, &at, s->nuses + 1, sizeof *s->route_at);
     s->bounds = st_sim_piece(base, &at, s->table, sizeof *s->bounds);
     s->need = st_sim_piece(base, &at, s->nflags, sizeof *s->need);
     s->waiters = st_sim_piece(base, &at, s->nflags, sizeof *s->waiters);

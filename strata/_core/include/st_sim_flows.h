@@ -12,68 +12,82 @@ static inline void st_sim_fan_changed(struct st_sim *s, uint32_t fanout)
     }
 }
 
-/* Ports with a loss hear of a flow's peers, and once of its backlog. */
-static inline void st_sim_fan_in(struct st_sim *s, uint32_t slot, const struct st_timing_task *t)
+/* Ports with a loss hear of a flow's peers, and once of its backlog; sign -1: it ends. */
+static inline void st_sim_fan(struct st_sim *s, const struct st_sim_route *r, int32_t backlog, int sign)
 {
-    struct st_sim_fan *fan = s->fans + ((size_t)slot << s->mm.shift);
-
-    s->stamp++;
-    for (uint32_t u = t->use_first; u < t->use_first + t->nuse; u++) {
-        struct st_sim_link *l;
+    for (uint32_t h = 0; h < r->nhops; h++) {
+        const struct st_sim_hop *hop = &r->hop[h];
         struct st_fanout *f;
 
-        if (s->solved[s->uses[u].link] == ST_SIM_NONE || !(s->uses[u].weight > 0.0))
+        if (hop->fanout == ST_SIM_NONE)
             continue;
-        l = &s->link[s->uses[u].link];
-        if (l->fanout == ST_SIM_NONE)
-            continue;
-        f = &s->fanout[l->fanout];
-        fan->fanout = l->fanout;
-        fan->peer = l->task == s->stamp ? ~s->uses[u].peer : s->uses[u].peer;
-        fan++;
-        st_fanout_join(f, s->uses[u].peer);
-        st_sim_fan_changed(s, l->fanout);
-        if (l->task != s->stamp) {
-            l->task = s->stamp;
-            f->flows++;
-            f->backlog += t->backlog;
+        f = &s->fanout[hop->fanout];
+        if (sign > 0)
+            st_fanout_join(f, hop->peer < 0 ? ~hop->peer : hop->peer);
+        else
+            st_fanout_leave(f, hop->peer < 0 ? ~hop->peer : hop->peer);
+        st_sim_fan_changed(s, hop->fanout);
+        if (hop->peer >= 0) {
+            f->flows += (uint32_t)sign;
+            f->backlog += sign * (int64_t)backlog;
         }
     }
-    s->slot[slot].nfans = (uint32_t)(fan - (s->fans + ((size_t)slot << s->mm.shift)));
 }
 
-static inline void st_sim_fan_out(struct st_sim *s, uint32_t slot)
+static inline void st_sim_set_finish(struct st_sim *s, uint32_t f, int64_t time)
 {
-    const struct st_sim_fan *fan = s->fans + ((size_t)slot << s->mm.shift), *end = fan + s->slot[slot].nfans;
+    struct st_sim_block *b = &s->block[f / ST_SIM_BLOCK];
 
-    for (; fan < end; fan++) {
-        struct st_fanout *f = &s->fanout[fan->fanout];
+    if (time <= b->soonest)
+        b->soonest = time;
+    else
+        b->stale |= s->finish[f] == b->soonest;
+    s->finish[f] = time;
+}
 
-        st_fanout_leave(f, fan->peer < 0 ? ~fan->peer : fan->peer);
-        st_sim_fan_changed(s, fan->fanout);
-        if (fan->peer >= 0) {
-            f->flows--;
-            f->backlog -= s->slot[slot].backlog;
-        }
+static inline uint32_t st_sim_new_slot(struct st_sim *s)
+{
+    uint32_t f = s->nfree ? s->free_slot[--s->nfree] : s->nslots++;
+
+    if (f % ST_SIM_BLOCK == 0 && f + 1 == s->nslots)
+        s->block[f / ST_SIM_BLOCK] = (struct st_sim_block){ST_SIM_NEVER, 0};
+    return f;
+}
+
+/* The slot flows along its route, with those that do so already; says which slot is next in that list, + 1. */
+static inline uint32_t st_sim_along(struct st_sim *s, struct st_sim_route *r, uint32_t slot)
+{
+    struct st_mm_flow *x;
+    uint32_t next = 0;
+
+    if (r->flow) {
+        x = st_mm_flow(&s->mm, r->flow - 1);
+        next = x->given;
+        s->slot[next - 1].before = slot + 1;
+        st_mm_more(&s->mm, r->flow - 1, 1);
+    } else {
+        r->flow = (s->nfree_flows ? s->free_flow[--s->nfree_flows] : s->nflows++) + 1;
+        x = st_mm_flow(&s->mm, r->flow - 1);
+        st_mm_begin(&s->mm, r->flow - 1, s->mm.nlinks + r->class);
+        for (uint32_t h = 0; h < r->nhops; h++)
+            st_mm_use(&s->mm, r->flow - 1, r->hop[h].link, r->hop[h].weight);
     }
+    x->given = slot + 1;
+    return next;
 }
 
 static inline void st_sim_join(struct st_sim *s, uint32_t i, uint32_t task)
 {
     const struct st_timing_task *t = &s->tasks[task];
-    uint32_t f = s->nfree ? s->free_slot[--s->nfree] : s->nslots++;
+    struct st_sim_route *r = st_sim_route(s, s->route[task]);
+    uint32_t f = st_sim_new_slot(s), next = st_sim_along(s, r, f);
 
-    st_mm_begin(&s->mm, f, s->mm.nlinks + s->bound[task]);
-    for (uint32_t u = t->use_first; u < t->use_first + t->nuse; u++) {
-        uint32_t link = s->solved[s->uses[u].link];
-
-        if (link != ST_SIM_NONE && s->uses[u].weight > 0.0)
-            st_mm_use(&s->mm, f, link, s->uses[u].weight);
-    }
-    s->slot[f] = (struct st_sim_slot){t->work, 0.0, s->now, i, task, t->post, t->backlog, 0, 0};
+    s->slot[f] = (struct st_sim_slot){.left = t->work, .since = s->now, .lane = i, .task = task, .post = t->post,
+                                      .backlog = t->backlog, .route = s->route[task], .next = next};
     if (s->nfanouts)
-        st_sim_fan_in(s, f, t);
+        st_sim_fan(s, r, t->backlog, 1);
     s->finish[f] = ST_SIM_NEVER;
+    s->fresh[s->nfresh++] = f;
     s->lane[i].flow = f;
     s->dirty = 1;
 }
@@ -81,14 +95,29 @@ static inline void st_sim_join(struct st_sim *s, uint32_t i, uint32_t task)
 static inline void st_sim_leave(struct st_sim *s, uint32_t i)
 {
     uint32_t f = s->lane[i].flow;
+    struct st_sim_slot *x = &s->slot[f];
+    struct st_sim_route *r = st_sim_route(s, x->route);
 
-    st_mm_end(&s->mm, f);
-    st_sim_fan_out(s, f);
+    if (x->next)
+        s->slot[x->next - 1].before = x->before;
+    if (x->before)
+        s->slot[x->before - 1].next = x->next;
+    else
+        st_mm_flow(&s->mm, r->flow - 1)->given = x->next;
+    if (x->next || x->before) {
+        st_mm_more(&s->mm, r->flow - 1, -1);
+    } else {
+        st_mm_end(&s->mm, r->flow - 1);
+        s->free_flow[s->nfree_flows++] = r->flow - 1;
+        r->flow = 0;
+    }
+    if (s->nfanouts)
+        st_sim_fan(s, r, x->backlog, -1);
     s->free_slot[s->nfree++] = f;
-    s->finish[f] = ST_SIM_NEVER;
-    s->slot[f].lane = ST_SIM_NONE;
+    st_sim_set_finish(s, f, ST_SIM_NEVER);
+    x->lane = ST_SIM_NONE;
     if (s->mm.nlive == 0)
-        s->nfree = s->nslots = 0;
+        s->nfree = s->nslots = s->nfree_flows = s->nflows = 0;
     s->lane[i].flow = ST_SIM_NONE;
     s->dirty = 1;
 }
@@ -107,23 +136,55 @@ static inline int64_t st_sim_finish(int64_t now, double left, double rate)
     return now + whole + ((double)whole < q);
 }
 
-/* Flows whose rate has changed go on at the new one. */
-static inline void st_sim_rates(struct st_sim *s)
+static inline void st_sim_rate(struct st_sim *s, uint32_t f, double rate)
+{
+    struct st_sim_slot *x = &s->slot[f];
+
+    if (x->rate == rate)
+        return;
+    x->left -= x->rate * (double)(s->now - x->since);
+    x->since = s->now;
+    x->rate = rate;
+    st_sim_set_finish(s, f, st_sim_finish(s->now, x->left, rate));
+}
+
+static inline int64_t st_sim_soonest(struct st_sim *s)
 {
     int64_t soonest = ST_SIM_NEVER;
 
-    for (uint32_t k = 0; k < s->mm.nmoved; k++) {
-        uint32_t f = s->mm.moved[k];
-        struct st_sim_slot *x = &s->slot[f];
+    for (uint32_t f = 0; f < s->nslots; f += ST_SIM_BLOCK) {
+        struct st_sim_block *b = &s->block[f / ST_SIM_BLOCK];
 
-        x->left -= x->rate * (double)(s->now - x->since);
-        x->since = s->now;
-        x->rate = st_mm_flow(&s->mm, f)->rate;
-        s->finish[f] = st_sim_finish(s->now, x->left, x->rate);
+        if (b->stale) {
+            uint32_t end = f + ST_SIM_BLOCK < s->nslots ? f + ST_SIM_BLOCK : s->nslots;
+
+            b->stale = 0;
+            b->soonest = ST_SIM_NEVER;
+            for (uint32_t k = f; k < end; k++)
+                b->soonest = s->finish[k] < b->soonest ? s->finish[k] : b->soonest;
+        }
+        soonest = b->soonest < soonest ? b->soonest : soonest;
     }
-    for (uint32_t f = 0; f < s->nslots; f++)
-        soonest = s->finish[f] < soonest ? s->finish[f] : soonest;
-    s->soonest = soonest;
+    return soonest;
+}
+
+/* Flows whose rate has changed go on at the new one. */
+static inline void st_sim_rates(struct st_sim *s)
+{
+    for (uint32_t k = 0; k < s->mm.nmoved; k++) {
+        const struct st_mm_flow *x = st_mm_flow(&s->mm, s->mm.moved[k]);
+
+        if (k + 8 < s->mm.nmoved)
+            __builtin_prefetch(&s->slot[st_mm_flow(&s->mm, s->mm.moved[k + 8])->given - 1], 1);
+        for (uint32_t f = x->given; f; f = s->slot[f - 1].next)
+            st_sim_rate(s, f - 1, x->rate);
+    }
+    while (s->nfresh) { /* along a route whose rate has not */
+        uint32_t f = s->fresh[--s->nfresh];
+
+        st_sim_rate(s, f, st_mm_flow(&s->mm, st_sim_route(s, s->slot[f].route)->flow - 1)->rate);
+    }
+    s->soonest = st_sim_soonest(s);
 }
 
 static inline double st_sim_capacity(const struct st_sim *s, uint32_t link)

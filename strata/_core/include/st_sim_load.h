@@ -89,12 +89,12 @@ static inline uint32_t st_sim_class(struct st_sim *s, double bound)
     return s->nclasses - 1;
 }
 
-/* The task's own bound, and that of links that are its lane's alone. */
-static inline double st_sim_bound(const struct st_sim *s, const struct st_timing_task *t)
+/* The route's own bound, and that of links that are one lane's alone. */
+static inline double st_sim_bound(const struct st_sim *s, const struct st_sim_asked *r)
 {
-    double bound = t->bound;
+    double bound = r->bound;
 
-    for (uint32_t u = t->use_first; u < t->use_first + t->nuse; u++)
+    for (uint32_t u = r->use_first; u < r->use_first + r->nuse; u++)
         if (s->link[s->uses[u].link].alone && s->uses[u].weight > 0.0) {
             double most = s->links[s->uses[u].link].capacity / s->uses[u].weight;
 
@@ -103,12 +103,38 @@ static inline double st_sim_bound(const struct st_sim *s, const struct st_timing
     return bound;
 }
 
-static inline void st_sim_number_bounds(struct st_sim *s)
+/* A task's route, made at its first use. */
+static inline uint32_t st_sim_route_of(struct st_sim *s, const struct st_timing_task *t)
 {
-    for (uint32_t i = 0; i < s->nlanes; i++)
-        for (uint32_t t = s->lanes[i].first; t < s->lanes[i].first + s->lanes[i].count; t++)
-            if (s->tasks[t].work > 0.0)
-                s->bound[t] = st_sim_class(s, st_sim_bound(s, &s->tasks[t]));
+    uint32_t *first = &s->route_at[t->nuse ? t->use_first : s->nuses];
+
+    for (uint32_t r = *first; r; r = s->asked[r - 1].next)
+        if (s->asked[r - 1].bound == t->bound && s->asked[r - 1].nuse == t->nuse)
+            return r - 1;
+    s->asked[s->nroutes] = (struct st_sim_asked){t->bound, t->use_first, t->nuse, *first, 0};
+    *first = s->nroutes + 1;
+    return s->nroutes++;
+}
+
+/* What of a route's uses a flow has to look at. */
+static inline void st_sim_hops(struct st_sim *s, uint32_t number)
+{
+    const struct st_sim_asked *a = &s->asked[number];
+    struct st_sim_route *r = st_sim_route(s, number);
+
+    r->class = st_sim_class(s, st_sim_bound(s, a));
+    for (uint32_t u = a->use_first; u < a->use_first + a->nuse; u++) {
+        struct st_sim_link *l = &s->link[s->uses[u].link];
+        struct st_sim_hop *hop = &r->hop[r->nhops];
+
+        if (s->solved[s->uses[u].link] == ST_SIM_NONE || !(s->uses[u].weight > 0.0))
+            continue;
+        *hop = (struct st_sim_hop){s->uses[u].weight, s->solved[s->uses[u].link], l->fanout, s->uses[u].peer, 0};
+        if (l->fanout != ST_SIM_NONE && l->task == number + 1)
+            hop->peer = ~hop->peer;
+        l->task = number + 1;
+        r->nhops++;
+    }
 }
 
 static inline void st_sim_load(struct st_sim *s)
@@ -116,15 +142,21 @@ static inline void st_sim_load(struct st_sim *s)
     for (uint32_t i = 0; i < s->nlanes; i++)
         for (uint32_t t = s->lanes[i].first; t < s->lanes[i].first + s->lanes[i].count; t++) {
             const struct st_timing_task *task = &s->tasks[t];
+            struct st_sim_asked *r;
 
             if (!(task->work > 0.0))
                 continue;
+            r = &s->asked[s->route[t] = st_sim_route_of(s, task)];
+            if (r->lane == i + 1)
+                continue; /* no more at a time than before */
+            r->lane = i + 1;
             for (uint32_t u = task->use_first; u < task->use_first + task->nuse; u++)
                 if (s->uses[u].weight > 0.0)
                     st_sim_count_use(&s->link[s->uses[u].link], i, t, s->uses[u].weight, task->bound);
         }
     st_sim_number_links(s);
-    st_sim_number_bounds(s);
+    for (uint32_t r = 0; r < s->nroutes; r++)
+        st_sim_hops(s, r);
     for (uint32_t n = 0; n <= s->npeers; n++)
         s->log2_of[n] = n ? st_fanout_log2(n) : 0.0;
     for (uint64_t f = 0; f < s->nflags; f++) {

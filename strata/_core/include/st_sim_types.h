@@ -65,7 +65,7 @@ struct st_sim_lane {
     uint8_t pad[2];
 };
 
-struct st_sim_slot { /* a flow, by the number it has in st_mm */
+struct st_sim_slot { /* a flow */
     double left;     /* of its work, at `since` */
     double rate;
     int64_t since;
@@ -73,13 +73,42 @@ struct st_sim_slot { /* a flow, by the number it has in st_mm */
     uint32_t task;
     int32_t post;
     int32_t backlog;
-    uint32_t nfans;  /* ports with a loss that hear of it: s->fans, from slot << mm.shift on */
+    uint32_t route;
+    uint32_t next, before; /* of those that flow along it, + 1 */
     uint32_t pad;
 };
 
-struct st_sim_fan {
-    uint32_t fanout;
-    int32_t peer;    /* ~peer where the flow has met the port before */
+/* A use that matters. */
+struct st_sim_hop {
+    double weight;
+    uint32_t link;   /* in st_mm */
+    uint32_t fanout; /* of a port with a loss, or ST_SIM_NONE */
+    int32_t peer;    /* ... and ~peer where the route has met the port before */
+    uint32_t pad;
+};
+
+/* What tasks with the same uses and the same bound have in common: s->way bytes for each.  Those that flow at a time
+ * are one flow of st_mm. */
+struct st_sim_route {
+    uint32_t flow;   /* in st_mm, + 1, while there is one; its `given` is the first slot */
+    uint32_t class;
+    uint32_t nhops;
+    uint32_t pad;
+    struct st_sim_hop hop[];
+};
+
+struct st_sim_asked { /* of a route, before the simulation runs */
+    double bound;
+    uint32_t use_first, nuse;
+    uint32_t next;   /* with the same first use, + 1 */
+    uint32_t lane;   /* that was counted last */
+};
+
+#define ST_SIM_BLOCK 64 /* slots whose soonest finish is kept */
+
+struct st_sim_block {
+    int64_t soonest;
+    int64_t stale;   /* it may be later */
 };
 
 struct st_sim_link { /* of each given link */
@@ -128,7 +157,6 @@ struct st_sim {
     struct st_sim_load *load;  /* with `check` */
     uint32_t *solved;          /* of each given link: its number in mm; ST_SIM_NONE: it needs none */
     struct st_fanout *fanout;
-    struct st_sim_fan *fans;
     uint32_t *fan_touched; /* fan-outs whose capacity is old */
     uint32_t nfan_touched;
     uint32_t *counts; /* of fan-outs */
@@ -136,10 +164,16 @@ struct st_sim {
     struct st_sim_lane *lane;
     struct st_sim_slot *slot;
     int64_t *finish;     /* of each slot */
-    uint32_t *free_slot;
-    uint32_t nfree, nslots;
-    uint32_t stamp;      /* of st_sim_link.task while it runs: a flow is counted once a link */
-    uint32_t *bound;     /* of each task: class; before all is set up, the task's lane + 1 */
+    struct st_sim_block *block; /* of slots */
+    uint32_t *free_slot, *free_flow; /* free_flow: of st_mm */
+    uint32_t nfree, nslots, nfree_flows, nflows;
+    uint32_t *fresh;     /* slots that have no rate yet */
+    uint32_t nfresh;
+    char *routes;
+    struct st_sim_asked *asked; /* of each route */
+    uint32_t nroutes, way;
+    uint32_t *route;     /* of each task */
+    uint32_t *route_at;  /* of each use: the first route that begins there, + 1 */
     uint32_t *bounds;    /* open hash table of classes, + 1 */
     uint32_t nclasses;
     int32_t *need;       /* posts of each flag */
@@ -158,5 +192,10 @@ struct st_sim {
     int dirty;           /* what flows, or a pool, has changed */
     int begun, error;
 };
+
+static inline struct st_sim_route *st_sim_route(const struct st_sim *s, uint32_t number)
+{
+    return (struct st_sim_route *)(void *)(s->routes + (size_t)number * s->way);
+}
 
 #endif

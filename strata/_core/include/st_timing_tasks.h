@@ -6,6 +6,8 @@
 
 #include "st_timing_load.h"
 
+#define ST_LOAD_KNOWN 4096 /* a power of two */
+
 struct st_load_out {
     struct st_timing_task *tasks;
     struct st_timing_use *uses;
@@ -14,6 +16,7 @@ struct st_load_out {
     uint64_t ntasks, nuses, nlanes;
     int32_t pending[2]; /* flags that the lane's next task waits for, besides its own */
     int npending;
+    struct { uint32_t first, count; } known[ST_LOAD_KNOWN]; /* uses that may be a later task's, too, by their hash */
 };
 
 /* A number of 0 up to 1 that is the same wherever it is asked for. */
@@ -145,6 +148,29 @@ static inline void st_load_uses(const struct st_load *l, struct st_load_out *out
     }
 }
 
+/* The uses from `first` on are the task's: those of an earlier task, where that has the same. */
+static inline void st_load_share(struct st_load_out *out, uint64_t first, struct st_timing_task *t)
+{
+    uint32_t count = (uint32_t)(out->nuses - first);
+    uint64_t hash = count, word[2];
+
+    for (uint64_t u = first; u < out->nuses; u++) {
+        memcpy(word, &out->uses[u], sizeof word);
+        hash = (hash ^ word[0]) * UINT64_C(0x9e3779b97f4a7c15);
+        hash = (hash ^ hash >> 32 ^ word[1]) * UINT64_C(0xbf58476d1ce4e5b9);
+    }
+    hash = hash >> 40 & (ST_LOAD_KNOWN - 1);
+    t->nuse = (uint16_t)count;
+    if (out->known[hash].count == count
+        && !memcmp(&out->uses[out->known[hash].first], &out->uses[first], count * sizeof *out->uses)) {
+        t->use_first = out->known[hash].first;
+        out->nuses = first;
+        return;
+    }
+    t->use_first = out->known[hash].first = (uint32_t)first;
+    out->known[hash].count = count;
+}
+
 /* Work, uses, bound, latency and backlog of a unit that moves bytes. */
 static inline void st_load_move(const struct st_load *l, struct st_load_out *out, const struct st_load_plan *p,
                                 const struct st_unit *u, uint32_t unit, struct st_timing_task *t)
@@ -160,8 +186,7 @@ static inline void st_load_move(const struct st_load *l, struct st_load_out *out
         st_load_use(out, die->port[ST_LOAD_HBM], ST_TIMING_NONE, s.own);
     if (l->sdma)
         st_load_use(out, die->port[ST_LOAD_ENGINE], ST_TIMING_NONE, s.engine);
-    t->use_first = (uint32_t)first;
-    t->nuse = (uint16_t)(out->nuses - first);
+    st_load_share(out, first, t);
     t->tier = (uint8_t)s.tier;
     t->work = (double)u->bytes;
     if (!l->sdma)
