@@ -13,6 +13,16 @@ def ll_entries(
     slot: np.ndarray, position: np.ndarray, base: np.ndarray, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]: ...
 def prices(rows: np.ndarray, price: np.ndarray, each: int = 0) -> np.ndarray: ...
+def limits(
+    windows: np.ndarray,
+    tiers: np.ndarray,
+    plain: np.ndarray,
+    least: int,
+    alpha: np.ndarray,
+    rate: np.ndarray,
+    cores: int,
+    most: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]: ...
 def cut(
     windows: np.ndarray,
     tiers: np.ndarray,

@@ -61,6 +61,24 @@ cdef extern from "st_routing_cut.h" nogil:
                         st_operand *operands) noexcept
 
 
+cdef extern from "st_routing_try.h" nogil:
+    struct st_route_run:
+        pass
+    struct st_route_try:
+        const st_route_window *windows
+        const uint8_t *tier
+        const int64_t *alpha
+        const double *rate
+        const int64_t *plain
+        uint64_t nwindows, cores, most, widest
+        int64_t least
+        uint32_t *pieces
+        st_route_run *runs
+        int64_t *loads
+    void st_route_choose(st_route_try *q, st_route_limits *chosen, int64_t *average) noexcept
+    int64_t st_route_apart(const st_route_try *q) noexcept
+
+
 MAX_CHOICES = ST_ROUTE_CHOICES
 
 
@@ -99,8 +117,8 @@ cdef object _no_slot(object slot, uint64_t at, uint64_t k, object slots):
 
 
 def physical(topk, table, replicas, uint64_t rank):
-    """slot i64[t, k]: a slot of each expert that ``topk`` i64[t, k] names, by the token's number and ``rank`` one of its
-    ``replicas`` i32[E], which are in ``table`` i32[E, width]; -1 (none) stays.  ValueError for what is no expert."""
+    """slot i64[t, k]: a slot of each expert that ``topk`` i64[t, k] names, by the token's number and ``rank`` one of
+    its ``replicas`` i32[E], which are in ``table`` i32[E, width]; -1 (none) stays.  ValueError: what is no expert."""
     cdef const int64_t *p = <const int64_t *>_given(topk, "topk_idx", c"i", 8, 2)
     cdef const int32_t *slots = <const int32_t *>_given(table, "table", c"i", 4, 2)
     cdef const int32_t *number = <const int32_t *>_given(replicas, "replicas", c"i", 4, 1)
@@ -249,6 +267,62 @@ def prices(rows, price, int64_t each=0):
     return sums
 
 
+cdef const st_route_window *_windows(object windows, object tiers) except? NULL:
+    """The windows, each of which is one: its peer a member at a known tier."""
+    cdef const st_route_window *w = <const st_route_window *>_given(windows, "windows", c"i", 8, 2)
+    cdef const uint8_t *t = <const uint8_t *>_given(tiers, "tiers", c"u", 1, 1)
+    cdef uint64_t n = cnp.PyArray_DIM(windows, 0), members = cnp.PyArray_SIZE(tiers), i
+    if cnp.PyArray_DIM(windows, 1) != 4:
+        raise ValueError(f"windows of shape {windows.shape}: (number, 4) is expected")
+    for i in range(members):
+        if t[i] >= ST_NTIERS:
+            raise ValueError(f"member {i} is at tier {t[i]} of {ST_NTIERS}")
+    for i in range(n):
+        if not 0 <= w[i].peer < <int64_t>members or not 0 < w[i].rows < 1 << 40 or w[i].entry < 0 or w[i].out < 0:
+            raise ValueError(f"window {i} is {windows[i].tolist()}: a member, a row at least, no negative place")
+    return w
+
+
+def limits(windows, tiers, plain, int64_t least, alpha, rate, uint64_t cores, uint64_t most):
+    """(big, small, tail, apart): what ``cut`` is to be told so that ``cores`` cores are done first, and picoseconds in
+    which no partition is done that gives each peer cores of its own and cuts by ``plain``.
+
+    ``windows``, ``tiers``: as of ``cut``.  By tier: ``plain`` i64, rows of a piece at most; ``alpha`` i64 and ``rate``
+    f64, picoseconds of a piece and of a row.  ``least``: rows of the others at least; ``most``: pieces of another cut.
+    """
+    cdef st_route_try q
+    cdef st_route_limits chosen
+    cdef int64_t average
+    cdef int t
+    q.windows = _windows(windows, tiers)
+    q.tier = <const uint8_t *>cnp.PyArray_DATA(tiers)
+    q.plain = <const int64_t *>_given(plain, "plain", c"i", 8, 1)
+    q.alpha = <const int64_t *>_given(alpha, "alpha", c"i", 8, 1)
+    q.rate = <const double *>_given(rate, "rate", c"f", 8, 1)
+    for array in (plain, alpha, rate):
+        _size(array, "a figure by tier", ST_NTIERS)
+    q.nwindows, q.cores, q.most, q.least, q.widest = cnp.PyArray_DIM(windows, 0), cores, most, least, 0
+    for t in range(ST_NTIERS):
+        if not 0 < least <= q.plain[t] < 1 << 20 or not q.rate[t] > 0:
+            raise ValueError(f"pieces of {least} to {q.plain[t]} rows of {q.rate[t]} ps")
+        q.widest = max(q.widest, <uint64_t>q.plain[t])
+    if not 1 <= cores < 1 << 20:
+        raise ValueError(f"{cores} cores")
+    pieces, loads = np.zeros(ST_NTIERS * (q.widest + 1), np.uint32), np.empty(cores, np.int64)
+    runs = np.empty(pieces.size * sizeof(st_route_run), np.uint8)
+    q.runs = <st_route_run *>cnp.PyArray_DATA(<cnp.ndarray>runs)
+    q.pieces = <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>pieces)
+    q.loads = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>loads)
+    with nogil:
+        st_route_choose(&q, &chosen, &average)
+    big, small, tail = np.empty(ST_NTIERS, np.int64), np.empty(ST_NTIERS, np.int64), np.empty(ST_NTIERS, np.float64)
+    for t in range(ST_NTIERS):
+        (<int64_t *>cnp.PyArray_DATA(<cnp.ndarray>big))[t] = chosen.big[t]
+        (<int64_t *>cnp.PyArray_DATA(<cnp.ndarray>small))[t] = chosen.small[t]
+        (<double *>cnp.PyArray_DATA(<cnp.ndarray>tail))[t] = chosen.tail[t]
+    return big, small, tail, st_route_apart(&q)
+
+
 def cut(windows, tiers, big, small, tail, uint64_t apart, slice_dtype):
     """Windows in pieces of whole rows: pulls for a scheduler, SLICE_DTYPE, a byte for each row, their destinations
     ``apart`` bytes from each other; and what ``units`` makes units of rows from.
@@ -257,28 +331,22 @@ def cut(windows, tiers, big, small, tail, uint64_t apart, slice_dtype):
     member.  ``big``, ``small`` i64 and ``tail`` f64, by tier: a window is cut into even pieces of at most ``big`` rows,
     its last ``tail`` (0 to 1) into pieces of at most ``small``.
     """
-    cdef const st_route_window *w = <const st_route_window *>_given(windows, "windows", c"i", 8, 2)
-    cdef const uint8_t *t = <const uint8_t *>_given(tiers, "tiers", c"u", 1, 1)
+    cdef const st_route_window *w = _windows(windows, tiers)
+    cdef const uint8_t *t = <const uint8_t *>cnp.PyArray_DATA(tiers)
     cdef const int64_t *most = <const int64_t *>_given(big, "big", c"i", 8, 1)
     cdef const int64_t *least = <const int64_t *>_given(small, "small", c"i", 8, 1)
     cdef const double *last = <const double *>_given(tail, "tail", c"f", 8, 1)
-    cdef uint64_t n = cnp.PyArray_DIM(windows, 0), members = cnp.PyArray_SIZE(tiers), i, number
+    cdef uint64_t n = cnp.PyArray_DIM(windows, 0), number
     cdef st_route_limits limits
-    if cnp.PyArray_DIM(windows, 1) != 4 or slice_dtype.itemsize != sizeof(st_slice):
-        raise ValueError(f"windows of shape {windows.shape} or slices of {slice_dtype.itemsize} bytes")
-    _size(big, "big", ST_NTIERS)
-    _size(small, "small", ST_NTIERS)
-    _size(tail, "tail", ST_NTIERS)
+    cdef int i
+    if slice_dtype.itemsize != sizeof(st_slice):
+        raise ValueError(f"slices of {slice_dtype.itemsize} bytes")
+    for array in (big, small, tail):
+        _size(array, "a limit by tier", ST_NTIERS)
     for i in range(ST_NTIERS):
         limits.big[i], limits.small[i], limits.tail[i] = most[i], least[i], last[i]
         if most[i] < 1 or least[i] < 1 or not 0 <= last[i] <= 1:
             raise ValueError("pieces have a row at least, and a tail is 0 to 1 of a window")
-    for i in range(members):
-        if t[i] >= ST_NTIERS:
-            raise ValueError(f"member {i} is at tier {t[i]} of {ST_NTIERS}")
-    for i in range(n):
-        if not 0 <= w[i].peer < <int64_t>members or not 0 < w[i].rows < 1 << 40 or w[i].entry < 0 or w[i].out < 0:
-            raise ValueError(f"window {i} is {windows[i].tolist()}: a member, a row at least, no negative place")
     number = st_route_pieces(w, n, t, &limits)
     slices, pieces = np.empty(number, slice_dtype), np.empty((number, 4), np.uint64)
     st_route_cut(w, n, t, &limits, apart, <st_route_piece *>cnp.PyArray_DATA(<cnp.ndarray>pieces),

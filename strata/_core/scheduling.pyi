@@ -21,6 +21,7 @@ def schedule(
     local_first: bool,
     dtype: int,
     itemsize: int,
+    whole: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, int]: ...
 def schedule_all(
     slices: list[np.ndarray],

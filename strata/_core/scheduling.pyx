@@ -55,7 +55,7 @@ cdef extern from "st_schedule.h" nogil:
         const int64_t *cap
         uint32_t nslices, cores, itemsize
         int32_t rank, nranks
-        uint8_t balanced, local_first, dtype
+        uint8_t balanced, local_first, dtype, whole
         st_sched_bundle *bundles
         st_operand *operands
         st_sched_wait *waits
@@ -315,15 +315,17 @@ cdef int _loads(_Machine m, cnp.ndarray loads) except -1:
 
 
 def schedule(slices, tiers, alpha, rate, unit, cap, unit_dtype, operand_dtype, *, int rank, int cores,
-             bint balanced, bint local_first, int dtype, int itemsize):
+             bint balanced, bint local_first, int dtype, int itemsize, bint whole=False):
     """Units, operands, core_begin, buffer_bytes, core loads, makespan and bound, of one die.
 
     ``slices`` SLICE_DTYPE; ``tiers`` u8, one of each member; ``alpha``, ``unit``, ``cap`` i64
     and ``rate`` f64 by tier, as in ``strata.plan.cost.Cost``; the rest as in
-    ``strata.plan.schedule``.  InvalidArgument names the slice that is wrong.
+    ``strata.plan.schedule``.  ``whole``: no slice is cut finer than by its tier's unit size.  InvalidArgument names
+    the slice that is wrong.
     """
     cdef _Machine m = _Machine.__new__(_Machine)
     m.take(alpha, rate, unit, cap, unit_dtype, operand_dtype, cores, balanced, local_first, dtype, itemsize)
+    m.s.whole = whole
     m.place(slices, tiers, rank)
     units, operands = np.empty(m.s.nunits, unit_dtype), np.empty(m.s.nout, operand_dtype)
     begin, extent = np.empty(m.s.cores + 1, np.uint32), np.empty((m.s.nranks, ST_NBUFS), np.uint64)

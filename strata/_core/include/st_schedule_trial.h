@@ -206,7 +206,7 @@ static inline uint32_t st_sched_best(struct st_sched *s, const struct st_sched_s
             chosen = limit;
             choice = k;
         }
-        if (best <= average + average / 50)
+        if (best <= average + average / 50 || s->whole)
             break;
     }
     *placed = choice == dealt;

@@ -89,7 +89,8 @@ struct st_sched {
     const int64_t *alpha, *unit, *cap;
     uint32_t nslices, cores, itemsize;
     int32_t rank, nranks;
-    uint8_t balanced, local_first, dtype, pad;
+    uint8_t balanced, local_first, dtype;
+    uint8_t whole; /* slices are cut by tiers' sizes alone, never finer: no other cut is tried */
 
     /* made of them: st_sched_fuse */
     struct st_sched_bundle *bundles;

@@ -45,8 +45,6 @@ from strata.plan.spec import Spec, normal
 from strata.plan.topology import LOCAL
 
 MAX_ROW = 1 << 31  # bytes
-PARTS = ((8, 48), (3, 12))  # of the average load: the largest piece, and the largest of the last ones
-NEAR = 50  # a partition is good enough within a 50th of the average load
 PER_CORE = 64  # pieces and blocks of a core: balancing makes no more
 KIB = 1 << 10  # prices are whole picoseconds of so many bytes
 
@@ -114,23 +112,18 @@ def _dispatch(
         slices, pieces = routing.cut(table, tiers, big, small, tail, LEAST_UNIT, SLICE_DTYPE)
         made = scheduling.schedule(
             slices, tiers, cost.alpha_ps, rate, _UNCUT, cost.caps, UNIT_DTYPE, OPERAND_DTYPE, rank=rank, cores=cores,
-            balanced=balanced, local_first=False, dtype=0, itemsize=1,
+            balanced=balanced, local_first=False, dtype=0, itemsize=1, whole=True,
         )  # fmt: skip
         return _Cut(*made, pieces)
 
-    best = cut(plain, plain, none, policy == "balanced")
-    if policy == "balanced" and cores > 1 and number:
-        average = -(-int(best.loads.sum()) // cores)
-        most = max(len(best.units), PER_CORE * cores)
-        for big, small in PARTS:
-            if best.makespan_ps <= average + average // NEAR:
-                break
-            limits = [_fit(average / part, cost.alpha_ps, rate, least, plain) for part in (big, small)]
-            tail = np.where(limits[1] < limits[0], (cost.alpha_ps + limits[0] * rate) / average, 0.0)
-            if (np.bincount(tiers[table[:, 0]], table[:, 1], len(rate)) / limits[0]).sum() <= most:
-                finer = cut(limits[0], limits[1], np.minimum(tail, 1.0), True)
-                best = finer if finer.makespan_ps < best.makespan_ps else best
-        if best.makespan_ps > average + average // NEAR:
+    if policy == "naive" or cores == 1:
+        best = cut(plain, plain, none, policy == "balanced")
+    else:
+        big, small, tail, apart = routing.limits(
+            table, tiers, plain, least, cost.alpha_ps, rate, cores, PER_CORE * cores
+        )
+        best = cut(big, small, tail, True)
+        if best.makespan_ps > apart:
             naive = cut(plain, plain, none, False)
             best = naive if naive.makespan_ps < best.makespan_ps else best
     routing.units(best.pieces, row, best.units, best.operands)
@@ -138,11 +131,6 @@ def _dispatch(
 
 
 _UNCUT = np.full(len(costs.HOST.units), LEAST_UNIT, np.int64)  # a piece has no more rows, and here a row is a byte
-
-
-def _fit(ps: float, alpha: np.ndarray, rate: np.ndarray, least: int, most: np.ndarray) -> np.ndarray:
-    """Rows of a piece that costs at most ``ps``, by tier."""
-    return np.clip(((ps - alpha) / rate).astype(np.int64), least, most)
 
 
 def tariff(members: np.ndarray, rank: int, nranks: int, cost: costs.Cost = costs.HOST,
