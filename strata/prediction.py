@@ -137,7 +137,7 @@ def simulate(operation: str, nbytes: int | None = None, ranks: int | None = None
     us = getattr(described.launch, f"{launch}_us")
 
     def run(choice: Choice) -> Prediction:
-        if choice.path == "sdma" and cores is None and described.sdma:  # each core has a queue of its own
+        if choice.path == "sdma" and None in (cores, path) and described.sdma:  # each core has a queue of its own
             choice = choice._replace(cores=min(choice.cores, described.sdma.queues))
         plans, enlarged = _plans(spec, choice, settings)
         timeline, stage = _timed(plans, described, None, given, effects, us, window_us, check)

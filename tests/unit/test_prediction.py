@@ -148,6 +148,8 @@ def test_by_sdma_there_are_no_more_cores_than_queues():
     assert made.path == "sdma" and 1 <= made.cores <= on.sdma.queues == 4
     with pytest.raises(InvalidArgument, match="16 cores, .* 4 SDMA queues"):
         simulate("all_gather", 1 << 24, 8, on, path="sdma", cores=16)
+    made = simulate("broadcast", 1 << 26, 2, on, cores=8)  # a budget, of which the path that is chosen takes so many
+    assert made.path == "sdma" and made.cores == on.sdma.queues
 
 
 def test_the_choice_by_simulation_is_never_behind():
