@@ -30,3 +30,11 @@ def reduce_partial(
     total: int = 0,
 ) -> None: ...
 def accumulate(dst: Any, src: Any, dtype: int, op: int) -> None: ...
+def weigh(
+    dst: Any,
+    srcs: Sequence[Any],
+    dtype: int,
+    weights: Any = None,
+    bias: tuple[Any, Any] = (None, None),
+    level: str | None = None,
+) -> None: ...

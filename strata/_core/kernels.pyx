@@ -50,6 +50,13 @@ cdef extern from "st_accumulate.h" nogil:
     unsigned int st_accumulate_width(int dtype, int op) noexcept
 
 
+cdef extern from "st_kernels_rows.h" nogil:
+    int c_weigh "st_weigh"(int dtype, void *dst, const void *const *src, const float *weights, int nsrc,
+                           const void *const *bias, uint64_t count) noexcept
+    int st_weigh_at(int level, int dtype, void *dst, const void *const *src, const float *weights, int nsrc,
+                    const void *const *bias, uint64_t count) noexcept
+
+
 LEVELS = ("portable", "avx2", "avx512")  # enum st_level
 MAX_OPERANDS = ST_MAX_OPERANDS
 
@@ -68,6 +75,10 @@ cdef st_accumulate_fn *accumulate_fn() noexcept nogil:
 
 cdef st_copy_fn *copy_fn() noexcept nogil:
     return <st_copy_fn *>&st_copy
+
+
+cdef st_weigh_fn *weigh_fn() noexcept nogil:
+    return <st_weigh_fn *>&c_weigh
 
 
 cdef class _Buffers:
@@ -276,3 +287,31 @@ def accumulate(dst, src, int dtype, int op):
     if rc != ST_OK:
         raise errors.from_status(rc, f"no accumulation of dtype {dtype} by operator {op} there: its target must be "
                                      f"aligned to {st_accumulate_width(dtype, op)} bytes (0: there is none)")
+
+
+def weigh(dst, srcs, int dtype, weights=None, bias=(None, None), level=None):
+    """dst = bias[0] + bias[1] + weights[0] * srcs[0] + ..., left to right; biases may be None.
+
+    ``weights``  float32, one for each of ``srcs``; None: of 1.  ``level``: one of LEVELS, or None for the best
+    """
+    cdef int rc, k, which = st_kernels_level() if level is None else LEVELS.index(level)
+    cdef const void *given[2]
+    cdef const float *w = NULL
+    cdef uint64_t count
+    given[0] = given[1] = NULL
+    cdef _Buffers a = _Buffers([dst], True), b = _Buffers(srcs, False), d = None
+    cdef _Buffers c = _Buffers([x for x in bias if x is not None], False)
+    if (b.n and b.nbytes != a.nbytes) or (c.n and c.nbytes != a.nbytes) or st_dtype_size(dtype) == 0:
+        raise ValueError("operands of the size of dst are expected")
+    if weights is not None:
+        d = _Buffers([weights], False)
+        w = <const float *>d.pointers[0]
+        if d.nbytes != 4 * <uint64_t>b.n:
+            raise ValueError(f"{d.nbytes // 4} weights for {b.n} operands")
+    for k in range(c.n):
+        given[k] = c.pointers[k]
+    count = a.nbytes // <uint64_t>st_dtype_size(dtype)
+    with nogil:
+        rc = st_weigh_at(which, dtype, a.pointers[0], <const void *const *>b.pointers, w, b.n, given, count)
+    if rc != ST_OK:
+        raise errors.from_status(rc)

@@ -5,6 +5,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata._core.group import CoreGroup
+from strata._core.rows import Column as Column
+from strata._core.rows import rows_handle as rows_handle
+from strata._core.rows import run_rows as run_rows
 
 ROUNDS: int
 COLUMNS: int

@@ -12,8 +12,11 @@ from strata._core.abi cimport ST_EBROKEN, ST_EDEAD, ST_EINTR, ST_EINVAL, ST_EREG
 from strata._core.space cimport deadline_of, st_raise_pending
 
 from strata import errors
+from strata._core import rows
 
 cnp.import_array()
+
+Column, rows_handle, run_rows = rows.Column, rows.rows_handle, rows.run_rows
 
 ROUNDS = ST_BOARD_ROUNDS    # that may be in flight
 COLUMNS = ST_BOARD_COLUMNS  # arrays that a round may move

@@ -16,6 +16,8 @@ cdef extern from "st_exec_plan.h" nogil:
         uint64_t nunits
         uint64_t noperands
         const uint64_t *buffer_bytes
+        const uint64_t *rows
+        uint64_t nrows
         const uint32_t *core_begin
         uint64_t mail_bytes
         uint64_t staged_bytes
@@ -25,6 +27,7 @@ cdef extern from "st_exec_plan.h" nogil:
         uint32_t needs_done
         uint32_t nt
         uint32_t mailbox
+        uint32_t by_rows
         uint32_t *posts
         uint32_t *left
         uint64_t *next

@@ -32,6 +32,8 @@ cdef class PlanHandle:
         if flags > <int>ST_GROUP_FLAGS:
             raise errors.InvalidArgument(f"the plan has {flags} flags, and a member has {ST_GROUP_FLAGS}: "
                                          "use fewer pieces in the pipeline")
+        rows = np.zeros(0, np.uint64) if getattr(plan, "rows", None) is None else plan.rows
+        rows = np.ascontiguousarray(rows, dtype=np.uint64)
         room = np.zeros((2, flags), np.uint32)
         at = np.zeros(begin.size, np.uint64)
         self.plan = plan
@@ -40,12 +42,14 @@ cdef class PlanHandle:
         self.exposes_out = plan.exposes_out
         self.scratch = plan.scratch
         self.flags = flags
-        self.arrays = (units, operands, sizes, begin, room, at)
+        self.arrays = (units, operands, sizes, begin, room, at, rows)
         self.c.units = <const st_unit *>cnp.PyArray_DATA(<cnp.ndarray>units)
         self.c.operands = <const st_operand *>cnp.PyArray_DATA(<cnp.ndarray>operands)
         self.c.nunits = units.size
         self.c.noperands = operands.size
         self.c.buffer_bytes = <const uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>sizes)
+        self.c.rows = <const uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>rows)
+        self.c.nrows = rows.size
         self.c.core_begin = <const uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>begin)
         self.c.cores = begin.size - 1
         self.c.nflags = flags

@@ -201,4 +201,21 @@ static inline int st_exec(struct st_group *g, const struct st_plan *p, uint64_t 
     return st_run_cores(&run);
 }
 
+/* Runs a plan of units of rows, which is part of no operation of the group: nothing of the group is touched. */
+static inline int st_exec_rows(struct st_group *g, const struct st_plan *p, const struct st_rows *rows)
+{
+    struct st_waiter waiter;
+    struct st_run run = {.g = g, .p = p, .rows = rows, .waiter = &waiter, .stride = 1};
+    uint32_t cores = st_plan_cores(p), workers = g->ctx->workers < cores ? g->ctx->workers : cores;
+    int rc = st_rows_check(p, rows);
+
+    if (rc != ST_OK)
+        return rc;
+    st_exec_reset(p);
+    st_wait_begin(&waiter, &g->ctx->wait, NULL, NULL, 0); /* no unit waits */
+    rc = workers > 1 && g->ctx->crew ? st_crew_run(g->ctx->crew, &run, workers, 0) : st_run_cores(&run);
+    st_wait_end(&waiter);
+    return rc;
+}
+
 #endif

@@ -9,7 +9,7 @@
 #define ST_EXEC_H
 
 #include "st_copy.h"
-#include "st_exec_plan.h"
+#include "st_rows.h"
 #include "st_sync.h"
 
 /* One thread's part in running a plan. */
@@ -18,6 +18,7 @@ struct st_run {
     const struct st_plan *p;
     uint64_t number;
     struct st_waiter *waiter;
+    const struct st_rows *rows; /* what units of rows move; NULL: there may be none */
     void **at;         /* room for 2 * max_operands pointers */
     uint32_t first;    /* runs cores first, first + stride, ... */
     uint32_t stride;
@@ -104,6 +105,8 @@ static inline int st_unit_run(const struct st_run *r, const struct st_unit *u)
 
     if (u->kind == ST_UNIT_SYNC)
         return ST_OK;
+    if (st_unit_has_rows(u)) /* on posts of a board, which tell of failures themselves */
+        return r->rows ? st_rows_unit(g, p, u, r->rows) : ST_EINVAL;
     if (!p->mailbox && (rc = st_group_failed(g)) != ST_OK)
         return rc; /* somebody has given up: it may have its buffers back */
     rc = st_resolve(g, p, u, p->operands + u->src_first, u->nsrc, 0, at);

@@ -14,6 +14,8 @@ struct st_plan {
     uint64_t nunits;
     uint64_t noperands;
     const uint64_t *buffer_bytes; /* [n][ST_NBUFS]: how far it reaches into them */
+    const uint64_t *rows;         /* [nrows]: entries of units that move rows */
+    uint64_t nrows;
     const uint32_t *core_begin;   /* [cores + 1]; NULL: one core runs everything */
     uint64_t mail_bytes; /* mailbox: what a contributor puts there */
     uint64_t staged_bytes; /* that it copies between own arrays and own scratch */
@@ -23,6 +25,7 @@ struct st_plan {
     uint32_t needs_done;   /* peers touch user buffers: a closing synchronisation is due */
     uint32_t nt;           /* large enough for non-temporal stores */
     uint32_t mailbox;      /* SRC is the mailbox */
+    uint32_t by_rows;      /* some unit moves rows: st_rows.h runs those; found by st_plan_check */
     uint32_t partial;      /* some operand is partial, or some mean has a total; found by st_plan_check */
     /* room for the executor; a plan is run by one operation at a time */
     uint32_t *posts; /* [nflags]: units that post each; counted by st_plan_check */
@@ -37,8 +40,46 @@ static inline uint64_t st_operand_bytes(const struct st_unit *u, const struct st
     return o->flags & ST_OPERAND_PARTIAL ? st_partial_extent(u->dtype, u->op, u->bytes) : u->bytes;
 }
 
+static inline int st_unit_has_rows(const struct st_unit *u)
+{
+    return u->kind == ST_UNIT_ROWS || u->kind == ST_UNIT_COMBINE;
+}
+
+/* Rows that a plan may read of an operand. */
+static inline uint64_t st_plan_reach(const struct st_plan *p, const struct st_unit *u, const struct st_operand *o)
+{
+    return (p->buffer_bytes[(uint64_t)o->member * ST_NBUFS + o->buf] - o->offset) / u->row;
+}
+
+/* Every entry of a unit of rows; its operands have been checked. */
+static inline int st_plan_check_rows(const struct st_plan *p, const struct st_unit *u)
+{
+    const struct st_operand *src = p->operands + u->src_first, *dst = p->operands + u->dst_first;
+    uint64_t count = u->bytes / u->row * (u->kind == ST_UNIT_COMBINE ? u->total : 1), k, e, from;
+    const uint64_t *entry = p->rows + u->index;
+
+    if (u->index > p->nrows || count > p->nrows - u->index || dst->offset % u->row)
+        return ST_EINVAL;
+    for (k = 0; k < u->nsrc; k++)
+        if (src[k].offset % u->row)
+            return ST_EINVAL;
+    for (k = 0; k < count; k++) {
+        e = entry[k];
+        from = 0;
+        if (u->kind == ST_UNIT_COMBINE) {
+            if (e == ST_ROW_NONE)
+                continue;
+            from = e >> ST_ROW_BITS;
+            e &= (1ull << ST_ROW_BITS) - 1;
+        }
+        if (from >= u->nsrc || e >= st_plan_reach(p, u, &src[from]))
+            return ST_EINVAL;
+    }
+    return ST_OK;
+}
+
 static inline int st_plan_check_operands(struct st_plan *p, const struct st_unit *u, uint64_t first, uint64_t count,
-                                         uint32_t n)
+                                         uint32_t n, int reads)
 {
     uint64_t k;
 
@@ -53,7 +94,7 @@ static inline int st_plan_check_operands(struct st_plan *p, const struct st_unit
             ((o->flags & ST_OPERAND_PARTIAL) && u->kind != ST_UNIT_REDUCE))
             return ST_EINVAL;
         p->partial |= o->flags;
-        bytes = st_operand_bytes(u, o);
+        bytes = reads && st_unit_has_rows(u) ? 0 : st_operand_bytes(u, o); /* entries tell what is read */
         limit = p->buffer_bytes[(uint64_t)o->member * ST_NBUFS + o->buf];
         if (o->offset > limit || bytes > limit - o->offset)
             return ST_EINVAL;
@@ -74,6 +115,11 @@ static inline int st_plan_check_kind(const struct st_unit *u)
         if (!st_accumulate_width(u->dtype, u->op))
             return ST_EUNSUPPORTED;
         break;
+    case ST_UNIT_ROWS:
+    case ST_UNIT_COMBINE:
+        if (u->kind == ST_UNIT_ROWS ? u->nsrc != 1 || u->total : !u->total || u->total > ST_ROW_MOST)
+            return ST_EINVAL;
+        return u->ndst != 1 || !u->row || !u->bytes || u->bytes >> 58 || u->bytes % u->row ? ST_EINVAL : ST_OK;
     case ST_UNIT_REDUCE:
         if (u->nsrc == 0)
             return ST_EINVAL;
@@ -105,7 +151,7 @@ static inline int st_plan_check(struct st_plan *p, uint32_t n)
     uint32_t c;
     int rc;
 
-    p->max_operands = p->partial = 0;
+    p->max_operands = p->partial = p->by_rows = 0;
     if (p->core_begin) {
         for (c = 0; c < p->cores; c++)
             if (p->core_begin[c] > p->core_begin[c + 1])
@@ -121,10 +167,16 @@ static inline int st_plan_check(struct st_plan *p, uint32_t n)
         const struct st_unit *u = &p->units[i];
 
         if ((rc = st_plan_check_kind(u)) != ST_OK || (rc = st_plan_check_flags(p, u, n)) != ST_OK ||
-            (rc = st_plan_check_operands(p, u, u->src_first, u->nsrc, n)) != ST_OK ||
-            (rc = st_plan_check_operands(p, u, u->dst_first, u->ndst, n)) != ST_OK)
+            (rc = st_plan_check_operands(p, u, u->src_first, u->nsrc, n, 1)) != ST_OK ||
+            (rc = st_plan_check_operands(p, u, u->dst_first, u->ndst, n, 0)) != ST_OK)
             return rc;
-        p->partial |= u->total;
+        if (st_unit_has_rows(u)) {
+            if ((rc = st_plan_check_rows(p, u)) != ST_OK)
+                return rc;
+            p->by_rows = 1;
+        } else {
+            p->partial |= u->total;
+        }
     }
     return ST_OK;
 }

@@ -209,7 +209,7 @@ static inline int st_exec_sdma(struct st_group *g, const struct st_plan *p, stru
     uint32_t c, cores = st_plan_cores(p);
     int rc = ST_OK;
 
-    if (cores > s->count || p->nflags > s->nflags)
+    if (cores > s->count || p->nflags > s->nflags || p->by_rows)
         return ST_EINVAL;
     for (c = 0; c < p->nflags; c++)
         ((uint64_t *)(uintptr_t)s->l.counters)[c] = 0;

@@ -14,6 +14,9 @@ typedef int st_reduce_partial_fn(int dtype, int op, void *const *dst, int ndst, 
                                  uint64_t count);
 /* st_accumulate */
 typedef int st_accumulate_fn(int dtype, int op, void *dst, const void *src, uint64_t count);
+/* st_weigh */
+typedef int st_weigh_fn(int dtype, void *dst, const void *const *src, const float *weights, int nsrc,
+                        const void *const bias[2], uint64_t count);
 /* st_copy */
 typedef void st_copy_fn(void *dst, const void *src, uint64_t bytes, int nt);
 

@@ -69,6 +69,7 @@ enum st_unit_kind {
 /* Entries of a plan's rows: a row number at the source; of ST_UNIT_COMBINE, the operand's number in the unit above it. */
 #define ST_ROW_NONE (~0ull)
 #define ST_ROW_BITS 32
+#define ST_ROW_MOST 64u /* entries of a row of ST_UNIT_COMBINE */
 
 enum st_operand_flags { ST_OPERAND_PARTIAL = 1 };
 
