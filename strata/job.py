@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from typing import Any
 
 from strata import bootstrap, clock, comm, sdma, streams, vmm
@@ -29,6 +30,10 @@ def finalize() -> None:
     get PeerDead.  Arrays stay usable in this process.
     """
     clock.close()
+    if "strata.moe" in sys.modules:  # nobody else has rounds in progress
+        from strata import moe
+
+        moe.stop()
     streams.stop()
     comm.close()
     if bootstrap.initialized():

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # workloads.md's and machines.md's are in tests/unit.
 BLOCKS = [("README.md", k) for k in (0, 1, 2)] + [("docs/algorithms.md", 0), ("docs/algorithms.md", 1)]
 BLOCKS += [("docs/capture.md", 0), ("docs/clock.md", 0), ("docs/streams.md", 0), ("docs/streams.md", 1)]
-BLOCKS += [("docs/simulation.md", 0)]
+BLOCKS += [("docs/simulation.md", 0), ("docs/moe.md", 0), ("docs/moe.md", 1)]
 
 
 def blocks(document):
@@ -39,7 +39,7 @@ def run(group, document, code):
 @pytest.mark.parametrize(("document", "k"), BLOCKS)
 def test_blocks(four, document, k):
     code = blocks(document)[k]
-    if document == "docs/streams.md":
+    if document in ("docs/streams.md", "docs/moe.md"):
         code = "".join(blocks(document)[: k + 1])
     four.run(run, document, code.replace("512", "16"))  # README's proof for 512 dies takes half a minute
 

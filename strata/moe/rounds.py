@@ -1,0 +1,244 @@
+"""Rounds of a Buffer: post, wait for the others' posts, agree, and say when all has been read.
+
+Rounds are numbered, and every member must ask for the same ones in the same order.  What goes wrong on one member
+before it has posted is its own affair: the others wait until it asks again.  What goes wrong afterwards, and is its own
+(no memory for what comes), lets the round end for the others.  When a member is lost the Buffer ends, unless it masks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from strata import errors
+from strata._core import heap, memory
+from strata.moe import boards
+from strata.moe.agreement import HEAD, Asked, Head, block_of, fingerprint, mismatch, parse
+from strata.moe.events import Receiver, Task
+
+__all__ = ["Posted", "Rounds", "stop"]
+
+SLICE = 0.05  # seconds of a wait, after which it is looked whether the job has ended
+LOST = (errors.PeerDead, errors.CollectiveTimeout, errors.GroupBroken, errors.CorruptSpace, errors.RegistrationError,
+        errors.NotInJob)
+STATUS = {status.error: code for code, status in reversed(list(enumerate(errors.STATUS))) if status.error}
+
+_all: weakref.WeakSet[Rounds] = weakref.WeakSet()
+
+
+class Posted:
+    """A round that this member has posted.  ``arrays``: what must live until all have read it."""
+
+    def __init__(self, number: int, asked: Asked, arrays: tuple[Any, ...], masking: bool) -> None:
+        self.number, self.asked, self.arrays, self.masking = number, asked, arrays, masking
+        self.posts: np.ndarray | None = None
+        self.waited: np.ndarray | None = None
+        self.ended = False
+
+    def present(self, member: int) -> bool:
+        """Whether the member has posted the round, and is not masked."""
+        assert self.posts is not None
+        return bool(self.posts[member]["epoch"])
+
+
+class Rounds:
+    """Of one Buffer.
+
+    ``timeout``  seconds that a wait may take (None: option timeout)
+    """
+
+    def __init__(self, group: Any, wishes: dict[str, int], timeout: float | None) -> None:
+        self.group, self.context = group, group.context
+        self.timeout = group.context.config.timeout if timeout is None else timeout
+        self.failure: tuple[str, tuple[int, ...]] | None = None  # why the Buffer cannot be used any more, and by whom
+        self._held = boards.lease(group, wishes, timeout)
+        self.board = self._held.board
+        self.receiver = Receiver(f"strata.moe {group.name}", self._give_back)
+        _all.add(self)
+
+    @property
+    def next(self) -> int:
+        return self._held.round
+
+    def check(self) -> None:
+        """GroupBroken: an earlier round has failed."""
+        if self.failure is not None:
+            why, ranks = self.failure
+            raise errors.GroupBroken(f"this Buffer has failed: {why}; make a new one, on group.shrink() if a member "
+                                     "has died", group=self.group.name, ranks=ranks, operation="moe")
+
+    # ---- a round ----------------------------------------------------------------------
+
+    def words(self, n: int) -> np.ndarray:
+        """Memory for a routing block."""
+        made: np.ndarray = memory.alloc_array(self.context, (n,), np.dtype(np.uint32), False, heap.STAGING)
+        return made
+
+    def post(self, asked: Asked, tokens: int, columns: list[np.ndarray], rows: np.ndarray, slots: np.ndarray,
+             lists: np.ndarray, worst: int = 0, masking: bool = False, keep: tuple[Any, ...] = ()) -> Posted:
+        """Posts the next round.  If it raises, nothing has been posted."""
+        block = block_of(asked, worst, rows, slots, lists, self.words)
+        desc, count = fingerprint(asked)
+        number = self._held.round
+        ranges = [(memory.pointer(c) or 0, c.nbytes) if c.nbytes else (0, 0) for c in columns]
+        where = (memory.pointer(block) or 0, block.nbytes)
+        post = self.board.post
+        try:
+            self._await(lambda seconds: post(number, desc, count, tokens, ranges, where, seconds), masking)
+        except LOST as error:
+            self.fail(error, number)
+            raise
+        self._held.round += 1
+        return Posted(number, asked, (block, columns, keep), masking)
+
+    def gather(self, posted: Posted) -> None:
+        """Waits for the others' posts, and compares what all ask for.  CollectiveMismatch on all members."""
+        began = time.monotonic_ns()
+        arrived = np.zeros(self.group.size, np.int64)
+
+        def attempt(seconds: float) -> Any:
+            at = time.monotonic_ns() - began
+            try:
+                posts, waited = self.board.wait(posted.number, seconds)
+            except errors.CollectiveTimeout as error:
+                here = [m for m, rank in enumerate(self.group.ranks) if rank not in error.ranks and not arrived[m]]
+                arrived[here] = time.monotonic_ns() - began
+                raise
+            return posts, np.where(arrived, arrived, np.where(waited, waited + at, at if at > 1e9 * SLICE else 0))
+
+        posted.posts, posted.waited = self._await(attempt, posted.masking)
+        desc, count = fingerprint(posted.asked)
+        here = [m for m in range(self.group.size) if posted.present(m)]
+        if any((int(posted.posts[m]["desc"]), int(posted.posts[m]["count"])) != (desc, count) for m in here):
+            found = {m: self.head(posted, m).asked for m in here}
+            raise mismatch(found, self.group.ranks, self.group.name, posted.number)
+
+    def head(self, posted: Posted, member: int, slots: int = 0) -> Head:
+        """What a member says of the round, with its rows for so many slots; CorruptSpace."""
+        n = self.group.size
+        return parse(self.piece(posted, member, 0, HEAD + n + slots), n)
+
+    def piece(self, posted: Posted, member: int, begin: int, words: int) -> np.ndarray:
+        """A copy of words of a member's block, u32."""
+        assert posted.posts is not None
+        row = posted.posts[member].copy()
+        first = begin & ~1  # the board takes addresses that are multiples of 8
+        if words == 0:
+            return np.zeros(0, np.uint32)
+        if 4 * (begin + words) > int(row["block_bytes"]):
+            raise errors.CorruptSpace(f"the routing block of rank {self.group.ranks[member]} is too short",
+                                      ranks=[self.group.ranks[member]], group=self.group.name, operation="moe")
+        row["block"] += 4 * first
+        row["block_bytes"] = 4 * (begin - first + words)
+        found: np.ndarray = self.board.block(row)[begin - first :]
+        return found
+
+    def end(self, posted: Posted) -> None:
+        """This member has read what it wants, and waits until all have."""
+        posted.ended = True
+        self.board.done(posted.number)
+        self._await(lambda seconds: self.board.drain(posted.number, seconds), posted.masking)
+        posted.arrays = ()
+
+    @contextlib.contextmanager
+    def part(self, posted: Posted) -> Iterator[None]:
+        """A part of a round: an error of this member's own ends the round; any other ends the Buffer."""
+        try:
+            yield
+        except LOST as error:
+            self.fail(error, posted.number)
+            raise
+        except Exception:
+            if not posted.ended:
+                with self.part(posted):
+                    self.end(posted)
+            raise
+        except BaseException as error:  # interrupted in the middle
+            self.fail(error, posted.number)
+            raise
+
+    def run(self, what: str, posted: Posted, receive: Callable[[], None], later: bool) -> Task | None:
+        """Receives: here and now, or (``later``, or others are before it) on the Buffer's thread.  None: it is done."""
+
+        def work() -> None:
+            with self.part(posted):
+                self.check()
+                receive()
+                self.end(posted)
+
+        if not later and not self.receiver.busy:
+            work()
+            return None
+        with self.part(posted):
+            task = self.receiver.submit(Task(f"{what} (round {posted.number})", work))
+        if later:
+            return task
+        task.wait(self.context)
+        return None
+
+    # ---- waiting ----------------------------------------------------------------------
+
+    def _await(self, attempt: Callable[[float], Any], masking: bool) -> Any:
+        """Repeats ``attempt(seconds)`` until it does not time out, the timeout is over, or the job ends.
+
+        ``masking``: members that are lost are masked, and the rest waited for.
+        """
+        end = time.monotonic() + self.timeout
+        while True:
+            left = max(0.0, end - time.monotonic())
+            try:
+                return attempt(min(left, SLICE))
+            except errors.CollectiveTimeout as error:
+                if self.receiver.stopping.is_set():
+                    raise errors.NotInJob("strata.finalize() has ended the round", group=self.group.name,
+                                          operation="moe") from None
+                if left > SLICE:
+                    continue
+                if not masking:
+                    raise
+                self._mask(error)
+            except (errors.PeerDead, errors.GroupBroken) as error:
+                if not masking or not error.ranks:
+                    raise
+                self._mask(error)
+
+    def _mask(self, error: errors.StrataError) -> None:
+        mask = self.board.mask
+        for rank in error.ranks:
+            mask[self.group.ranks.index(rank)] = True
+        self.board.mask = mask
+
+    # ---- the end ----------------------------------------------------------------------
+
+    def fail(self, error: BaseException, number: int) -> None:
+        """The Buffer ends here; whoever waits for this member is told."""
+        if self.failure is not None:
+            return
+        self.failure = str(error) or type(error).__name__, getattr(error, "ranks", ())
+        if isinstance(error, errors.NotInJob):
+            return  # they see that this die is gone
+        status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), STATUS[errors.GroupBroken])
+        with contextlib.suppress(errors.NotInJob):  # meanwhile
+            self.board.fail(status, number)
+
+    def _give_back(self) -> None:
+        """No round is in progress, and none will come."""
+        sound = self.failure is None and not self.board.mask.any()
+        if sound and self.context.here and not self.receiver.stopping.is_set():
+            boards.release(self.group, self._held)
+
+
+def stop() -> None:
+    """Rounds in progress end, with NotInJob (at finalize)."""
+    for rounds in list(_all):
+        if rounds.context.here:
+            rounds.receiver.stopping.set()
+            rounds.receiver.end()
+    for rounds in list(_all):
+        if rounds.context.here:
+            rounds.receiver.join(1.0)
