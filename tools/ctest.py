@@ -4,17 +4,19 @@ Each tests/c/*.c is a program: exit 0 passes, 77 skips (and says why), anything
 else fails.  Ranks are contexts, so a test runs N dies as threads over one mapping,
 which is the only way ThreadSanitizer can see them.
 
-A test may name functions after "tsan must report:".  It is then built once more for each,
+A test may name functions after "tsan must report:".  It is then run once more for each,
 with the memory orders taken out of that function (dies.h), and fails unless
 ThreadSanitizer reports a data race: the silence of the others means something.
 
-Before that each header of the core is compiled alone, to see that it needs no
-Python.h, holds no variable, and takes no memory.
+Before that each header of the core is compiled alone, and all of them together, to see
+that they need no Python.h, hold no variable, and take no memory.
 
 For aarch64 the programs are compiled with a cross compiler, and run only with --emulate,
 since an emulated run takes minutes.
 
-Usage: python tools/ctest.py [--mode plain|asan|tsan|aarch64|all] [-k WORD] [--timeout S] [--emulate]
+Programs are built by as many compilers as there are CPUs, and run one after another.
+
+Usage: python tools/ctest.py [--mode plain|asan|tsan|aarch64|all ...] [-k WORD] [--timeout S] [--emulate]
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from common import ROOT
@@ -103,19 +107,23 @@ def check_symbols(program: Path) -> None:
         raise Failed(f"needs Python: {', '.join(python[:5])}")
 
 
-def check_header(root: Path, header: Path, cc: str) -> None:
-    """A header compiles alone and emits neither variables nor calls that take memory."""
-    include = root / "strata" / "_core" / "include"
+def _compile(cc: str, include: Path, names: Iterable[str], *flags: str) -> None:
+    """One C file that includes the headers and has one variable, ``alone_``."""
     with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder, "alone.c"), Path(folder, "alone.o")
-        source.write_text(f'#include "{header.name}"\n#include "{header.name}"\nint alone_;\n')
+        source = Path(folder, "alone.c")
+        source.write_text("".join(f'#include "{name}"\n' for name in names) + "int alone_;\n")
+        status, output = command([*cc.split(), *CFLAGS, "-O0", f"-I{include}", *flags, str(source)], 120)
+    if status:
+        raise Failed(f"does not compile alone:\n{output}")
+
+
+def _emitted(cc: str, include: Path, names: list[str]) -> None:
+    """The headers, compiled with all their functions, need no Python and emit neither variables nor malloc."""
+    with tempfile.TemporaryDirectory() as folder:
+        target, depends = Path(folder, "alone.o"), Path(folder, "d")
         keep = [] if "clang" in cc else ["-fkeep-static-functions", "-fkeep-inline-functions"]
-        line = [*cc.split(), *CFLAGS, "-O0", "-fno-pic", *keep, f"-I{include}", "-MD", "-MF",
-                str(Path(folder, "d")), "-c", str(source), "-o", str(target)]
-        status, output = command(line, 120)
-        if status:
-            raise Failed(f"does not compile alone:\n{output}")
-        if "Python.h" in Path(folder, "d").read_text():
+        _compile(cc, include, names, "-fno-pic", *keep, "-MD", "-MF", str(depends), "-c", "-o", str(target))
+        if "Python.h" in depends.read_text():
             raise Failed("includes Python.h")
         _, symbols = command(["nm", str(target)], 60)
     kinds = [line.split()[-2:] for line in symbols.splitlines() if len(line.split()) >= 2]
@@ -128,15 +136,45 @@ def check_header(root: Path, header: Path, cc: str) -> None:
         raise Failed(f"takes memory: {', '.join(memory)}")
 
 
-def execute(program: Path, mode: str, timeout: float) -> tuple[int, str]:
-    """Exit status and output of a program under its mode's settings."""
+def check_headers(root: Path, cc: str) -> None:
+    """Each header compiles alone, and none emits variables or calls that take memory.
+
+    What they emit is looked at in one object file, which takes a tenth of the time of one for each;
+    only if there is something wrong are they compiled one by one, to name the header.
+    """
+    include = root / "strata" / "_core" / "include"
+    names = sorted(path.name for path in include.glob("*.h"))
+    if not names:
+        raise Failed(f"no header in {include}")
+
+    def syntax(name: str) -> None:
+        try:
+            _compile(cc, include, [name, name], "-fsyntax-only")
+        except Failed as failure:
+            raise Failed(f"{name} {failure}") from None
+
+    with ThreadPoolExecutor(jobs()) as pool:
+        list(pool.map(syntax, names))
+    try:
+        _emitted(cc, include, names)
+    except Failed:
+        for name in names:
+            try:
+                _emitted(cc, include, [name])
+            except Failed as failure:
+                raise Failed(f"{name} {failure}") from None
+        raise
+
+
+def execute(program: Path, mode: str, timeout: float, **env: str) -> tuple[int, str]:
+    """Exit status and output of a program under its mode's settings, and variables beyond."""
     line = [str(program)]
     if mode == "tsan" and shutil.which("setarch"):
         # TSan of older compilers cannot place its shadow when addresses are random.
         line = ["setarch", os.uname().machine, "-R", *line]
     if mode == "aarch64":
         line = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", *line]
-    return command(line, timeout, {**os.environ, **RUN_ENV})
+    return command(line, timeout, {**os.environ, **RUN_ENV, **env})
 
 
 def run(program: Path, mode: str, timeout: float) -> str:
@@ -153,24 +191,24 @@ def find(root: Path, word: str) -> list[Path]:
     return [p for p in sorted((root / "tests" / "c").glob("*.c")) if word in p.stem]
 
 
-def one(root: Path, source: Path, mode: str, timeout: float, emulate: bool = False) -> str:
-    """Builds and runs one test in one mode: "ok" or "skip: why"; raises Failed."""
-    if mode == "aarch64":
-        if not shutil.which(CROSS):
-            return f"skip: {CROSS} is not installed, so NOTHING was compiled for aarch64"
-        cc, flags = CROSS, ["-O2"]
-    else:
-        cc, flags = compiler(), MODES[mode]
-        if mode == "tsan" and "clang" not in cc:
-            flags = [*flags, "-Wno-tsan"]  # fences are not modelled; what they order is atomic anyway
+def made(root: Path, source: Path, mode: str) -> Path:
+    """Builds one test in one mode; the program, which needs no Python."""
+    cc, flags = (CROSS, ["-O2"]) if mode == "aarch64" else (compiler(), MODES[mode])
+    if mode == "tsan" and "clang" not in cc:
+        flags = [*flags, "-Wno-tsan"]  # fences are not modelled; what they order is atomic anyway
     target = root / ".ctest" / mode / source.stem
     build(root, source, target, cc, flags)
     check_symbols(target)
+    return target
+
+
+def one(program: Path, mode: str, timeout: float, emulate: bool = False) -> str:
+    """Runs one test that has been built: "ok" or "skip: why"; raises Failed."""
     if mode == "aarch64" and not emulate:
         return "ok: compiled, not run"
     if mode == "aarch64" and not shutil.which(EMULATOR):
         return f"skip: compiled; {EMULATOR} is not installed, so it was NOT run"
-    return run(target, mode, timeout)
+    return run(program, mode, timeout)
 
 
 def seeded(source: Path) -> list[str]:
@@ -178,21 +216,42 @@ def seeded(source: Path) -> list[str]:
     return [name for names in SEEDED.findall(source.read_text()) for name in names.split()]
 
 
-def reported(root: Path, source: Path, function: str, timeout: float) -> str:
+def reported(root: Path, program: Path, function: str, timeout: float) -> str:
     """"ok" if a test is reported when a function of the core has lost its memory orders."""
     core = root / "strata" / "_core" / "include"
     if not any(re.search(rf"\b{function}\(", header.read_text()) for header in core.glob("*.h")):
         raise Failed(f"no header has a function {function}")
-    cc = compiler()
-    flags = [*MODES["tsan"], f'-DST_TEST_BREAK="{function}"']
-    if "clang" not in cc:
-        flags.append("-Wno-tsan")
-    target = root / ".ctest" / f"tsan-without-{function}" / source.stem
-    build(root, source, target, cc, flags)
-    status, output = execute(target, "tsan", timeout)
+    status, output = execute(program, "tsan", timeout, ST_TEST_BREAK=function)
     if status != 66 or "data race" not in output:
         raise Failed(f"exit status {status}: a lost memory order was not reported\n{output}")
     return "ok"
+
+
+def jobs() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def attempts(args: argparse.Namespace, modes: list[str], pool: ThreadPoolExecutor) -> list[tuple[str, Callable]]:
+    """What is to be done, by name, in order; the programs are being built meanwhile."""
+    found: list[tuple[str, Callable]] = []
+
+    def program(source: Path, mode: str, built: Future[Path]) -> None:
+        name = f"{mode} {source.stem}"
+        found.append((name, lambda: one(built.result(), mode, args.timeout, args.emulate)))
+        for function in seeded(source) if mode == "tsan" else ():
+            found.append((f"{name} reports {function} without order",
+                          lambda f=function: reported(args.root, built.result(), f, args.timeout)))
+
+    for cc in (compiler(), *([CROSS] if "aarch64" in modes and shutil.which(CROSS) else [])):
+        found.append((f"headers, {cc}", lambda cc=cc: check_headers(args.root, cc)))
+    for mode in modes:
+        if mode == "aarch64" and not shutil.which(CROSS):
+            text = f"skip: {CROSS} is not installed, so NOTHING was compiled for aarch64"
+            found.append((mode, lambda text=text: text))
+            continue
+        for source in find(args.root, args.word):
+            program(source, mode, pool.submit(made, args.root, source, mode))
+    return found
 
 
 def _attempt(name: str, action) -> tuple[str, str]:
@@ -209,36 +268,24 @@ def _attempt(name: str, action) -> tuple[str, str]:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mode", default="all", choices=[*MODES, "aarch64", "all"])
+    parser.add_argument("--mode", default=["all"], nargs="+", choices=[*MODES, "aarch64", "all"])
     parser.add_argument("-k", dest="word", default="", help="only programs whose name contains this")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds a program may run")
     parser.add_argument("--emulate", action="store_true", help=f"run aarch64 programs in {EMULATOR}")
     parser.add_argument("--root", type=Path, default=ROOT)
     args = parser.parse_args(argv)
-    modes = [*MODES, "aarch64"] if args.mode == "all" else [args.mode]
-    programs = find(args.root, args.word)
-    results = []
+    modes = [m for m in [*MODES, "aarch64"] if m in args.mode or "all" in args.mode]
+    pool = ThreadPoolExecutor(jobs())
     try:
-        cc = compiler()
+        results = [_attempt(name, action) for name, action in attempts(args, modes, pool)]
     except Failed as failure:
         print(f"ctest: FAILED, {failure}", file=sys.stderr)
         return 1
-    for header in sorted((args.root / "strata" / "_core" / "include").glob("*.h")):
-        results.append(_attempt(f"header {header.name}", lambda h=header: check_header(args.root, h, cc)))
-        if "aarch64" in modes and shutil.which(CROSS):
-            results.append(_attempt(f"header {header.name} on aarch64",
-                                    lambda h=header: check_header(args.root, h, CROSS)))
-    for mode in modes:
-        for source in programs:
-            name = f"{mode} {source.stem}"
-            results.append(
-                _attempt(name, lambda m=mode, s=source: one(args.root, s, m, args.timeout, args.emulate)))
-            for function in seeded(source) if mode == "tsan" else ():
-                results.append(_attempt(f"{name} reports {function} without order",
-                                        lambda s=source, f=function: reported(args.root, s, f, args.timeout)))
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C nothing else is built
     failed = [name for kind, name in results if kind == "fail"]
     skipped = [name for kind, name in results if kind == "skip"]
-    if not programs:
+    if not find(args.root, args.word):
         failed.append("no program found to run")
     verdict = f"FAILED: {', '.join(failed)}" if failed else "no failure"
     print(f"ctest: {len(results)} run, {len(skipped)} skipped, {verdict}",

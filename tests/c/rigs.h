@@ -3,11 +3,16 @@
 #define RIGS_H
 
 #include "dies.h"
-#if defined(ST_TSAN) || defined(__SANITIZE_ADDRESS__)
 #define ST_KERNELS_PORTABLE /* the levels have a test of their own */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O0") /* they are most of what is compiled here, and run for a few bytes only */
 #endif
 #include "st_kernels.h"
 #include "st_kernels_partial.h"
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 #include "st_engine_thread.h"
 
 enum { RIG_PAGES = 4 }; /* of each die, to begin with; without threads of registrars */

@@ -1,6 +1,7 @@
 """Runs each C program of this folder, without sanitizers; .ci/run adds those."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,17 +11,31 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import ctest  # noqa: E402
 
-HEADERS = sorted((ROOT / "strata" / "_core" / "include").glob("*.h"))
+
+@pytest.fixture(scope="module")
+def programs(request):
+    """The programs of the tests that are to run, or why they were not built; one compiler for each CPU."""
+    wanted = {item.callspec.params["source"] for item in request.session.items if "programs" in item.fixturenames}
+
+    def made(source):
+        try:
+            return ctest.made(ROOT, source, "plain")
+        except ctest.Failed as failure:
+            return failure
+
+    with ThreadPoolExecutor(ctest.jobs()) as pool:
+        return dict(zip(wanted, pool.map(made, wanted), strict=True))
 
 
 @pytest.mark.parametrize("source", ctest.find(ROOT, ""), ids=lambda p: p.stem)
-@pytest.mark.hard_timeout(300)
-def test_program(source):
-    result = ctest.one(ROOT, source, "plain", timeout=120)
+@pytest.mark.hard_timeout(600)  # the first one waits until all are built
+def test_program(programs, source):
+    if isinstance(programs[source], ctest.Failed):
+        raise programs[source]
+    result = ctest.one(programs[source], "plain", timeout=120)
     if result != "ok":
         pytest.skip(result)
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=lambda p: p.name)
-def test_header_stands_alone(header):
-    ctest.check_header(ROOT, header, ctest.compiler())
+def test_headers_stand_alone():
+    ctest.check_headers(ROOT, ctest.compiler())

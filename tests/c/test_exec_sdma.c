@@ -162,6 +162,15 @@ static void trouble(struct die *die)
     buffers_scribble(b, die->rank + 100);
 }
 
+/* Whether some kind of trouble has not yet made an operation fail: on a busy host some may come too late often. */
+static int unseen(const uint64_t *failed)
+{
+    for (int i = 0; i < HOWS; i++)
+        if (!failed[i])
+            return 1;
+    return 0;
+}
+
 static void test_failures(uint32_t n, int trials)
 {
     static const int expected[HOWS] = {ST_EDEAD, ST_ETIMEOUT, ST_EBROKEN, ST_EFULL, ST_EREG, ST_ENOJOB};
@@ -169,7 +178,7 @@ static void test_failures(uint32_t n, int trials)
     struct dies *d = scene_open(&s, n, 200000);
     uint64_t seed = dies_seed + n, ends[2][HOWS] = {{0}};
 
-    for (int t = 0; t < trials; t++) {
+    for (int t = 0; t < trials || (unseen(ends[1]) && t < 50 * trials); t++) {
         dies_group(d, s.memory);
         memset(s.request, 0, sizeof s.request);
         s.how = t % HOWS;
@@ -195,8 +204,7 @@ static void test_failures(uint32_t n, int trials)
             CHECK_IS(st_engine_start(s.machine[s.victim].e), ST_OK);
         }
     }
-    for (int i = 0; i < HOWS; i++)
-        CHECK(ends[1][i]);
+    CHECK(!unseen(ends[1]));
     scene_close(&s, d);
 }
 
