@@ -97,8 +97,29 @@ def _pools():
     return testing.pids() if testing else ()
 
 
+def _descendants(pid, pools):
+    """Pids of what descends from a process and is in no pool; None if this kernel does not list children."""
+    found = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                found += [child for child in map(int, file.read().split()) if child not in pools]
+    except (FileNotFoundError, ProcessLookupError):
+        return None if pid == os.getpid() else []
+    for child in tuple(found):
+        found += _descendants(child, pools)
+    return found
+
+
 def _children():
+    """Living descendants that are in no pool.
+
+    psutil reads all processes of the machine, twice a test, which took as long as most tests do.
+    It is asked only where there is something; nearly always there is nothing.
+    """
     pools = _pools()
+    if _descendants(os.getpid(), pools) == []:
+        return set()
     return {
         child
         for child in psutil.Process().children(recursive=True)
