@@ -21,9 +21,9 @@ def test_sizes_and_places(dies, name, op):
 
 
 @pytest.mark.parametrize("name, op", [d for d in DONE if d[1] in REDUCING])
-def test_dtypes_and_operators(dies, name, op):
-    run_all(dies, [
-        Case(op, dtype, (count_of(op, 2500, dtype, dies.n),), redop, root=dies.n - 1, salt=i, algorithm=name)
+def test_dtypes_and_operators(small, name, op):
+    run_all(small, [
+        Case(op, dtype, (count_of(op, 2500, dtype, small.n),), redop, root=small.n - 1, salt=i, algorithm=name)
         for i, dtype in enumerate(("int8", "uint64", "bool", "float16", "bfloat16", "float8_e4m3fn", "float32",
                                    "float64", "complex64", "complex128"))
         for redop in allowed(dtype) if name not in FREE_ORDER or exactly(Case(op, dtype, redop=redop))

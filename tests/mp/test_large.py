@@ -14,7 +14,7 @@ from strata.testing import Pool
 
 GIB = 1 << 30
 BLOCK = 8191 * 512  # bytes; a prime period, so that nothing looks right in a wrong place
-ROOM = 13 * GIB  # 10 of output, the rest for everybody else
+ROOM = 11 * GIB  # 8 of output, the rest for everybody else
 
 
 def block(rank):
@@ -40,8 +40,8 @@ def first_wrong(x, rank):
     return -1
 
 
-def gather_five_gib(group):
-    count = 5 * GIB // 2 + 12_345  # above 2**31 elements; the other's part ends above 2**32 bytes
+def gather_four_gib(group):
+    count = 2 * GIB + 12_345  # above 2**31 elements; the other's part ends above 2**32 bytes
     out = strata.empty((2, count), "u1")
     fill(out[group.rank], group.rank)
     group.barrier()
@@ -53,17 +53,17 @@ def gather_five_gib(group):
 
 
 @pytest.mark.hard_timeout(300)
-def test_all_gather_of_five_gib():
+def test_all_gather_of_four_gib():
     shm, memory = shutil.disk_usage("/dev/shm").free, psutil.virtual_memory().available
     if min(shm, memory) < ROOM:
         pytest.skip(
-            f"NOT TESTED: an all_gather of 5 GiB between 2 dies needs {ROOM / GIB:.0f} GiB; /dev/shm has "
+            f"NOT TESTED: an all_gather of 4 GiB between 2 dies needs {ROOM / GIB:.0f} GiB; /dev/shm has "
             f"{shm / GIB:.1f} GiB free, the machine {memory / GIB:.1f} GiB"
         )
     with Pool(2, hbm="8G", timeout=240) as pool:
-        found = pool.run(gather_five_gib)
+        found = pool.run(gather_four_gib)
     assert [wrong for wrong, _ in found] == [[-1, -1]] * 2
-    print(f"5 GiB in {max(seconds for _, seconds in found):.1f} s")
+    print(f"4 GiB in {max(seconds for _, seconds in found):.1f} s")
 
 
 def specs(nbytes):
@@ -79,7 +79,7 @@ def specs(nbytes):
     yield Spec("all_to_all_v", itemsize=8, nranks=n, counts=np.full((n, n), nbytes // 8 // n))
 
 
-@pytest.mark.parametrize("nbytes", [(1 << 31) - 16, 1 << 31, (1 << 32) + 16, 5 * GIB])
+@pytest.mark.parametrize("nbytes", [1 << 31, (1 << 32) + 16])
 def test_plans_of_large_operations(nbytes):
     for spec in specs(nbytes):
         plans = [build(spec, rank) for rank in range(2)]
