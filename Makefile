@@ -65,7 +65,7 @@ run: build
 	$(BIN)/strata-run -n $(NPROC) bench/collectives.py $(SWEEP)
 
 test: build
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python tools/suite.py $(ARGS)
 
 $(VENV)/linters: $(VENV)/built
 	@echo "== installing the linters"
