@@ -75,6 +75,7 @@ class Asked(NamedTuple):
 
 
 def asked_in(words: np.ndarray) -> Asked:
+    """What ``Asked.words`` wrote."""
     found = [int(w) for w in words[:COMPARED]]
     return Asked._make([*found[:9], found[9] | found[10] << 32, found[11] | found[12] << 32])
 

@@ -43,6 +43,7 @@ class Rows(NamedTuple):
 
 
 def matrix(name: str, a: Any, dtypes: tuple[str, ...] | None = None) -> np.ndarray:
+    """An argument that must be an array of two dimensions, of one of these dtypes; TypeError, InvalidArgument."""
     if not isinstance(a, np.ndarray):
         raise TypeError(f"{name}: a numpy array is expected, not {type(a).__name__}")
     if dtypes is not None and a.dtype.name not in dtypes:
