@@ -15,6 +15,7 @@ from strata.moe.events import EventHandle, EventOverlap
 from strata.moe.high import HighThroughput
 from strata.moe.low import LowLatency
 from strata.moe.rounds import Rounds
+from strata.moe.windows import Windows
 from strata.plan.moe import Placement
 from strata.plan.select import Ask, check
 
@@ -26,7 +27,8 @@ class Buffer(HighThroughput, LowLatency):
 
     ``group``              a strata.Group (None: the world)
     ``num_nvl_bytes``      0, or at least ``Config.get_nvl_buffer_size_hint`` of each config that is used
-    ``num_rdma_bytes``     at least ``get_low_latency_rdma_size_hint`` of each low-latency call
+    ``num_rdma_bytes``     at least ``get_low_latency_rdma_size_hint`` of each low-latency call; so much memory of
+                           windows is kept from call to call
     ``low_latency_mode``   low-latency calls may be used
     ``num_qps_per_rank``   path sdma: descriptor rings that a round uses at most
     ``allow_nvlink_for_low_latency_mode``  False: low-latency rounds go by the DMA engine (path sdma), not by cores
@@ -70,6 +72,7 @@ class Buffer(HighThroughput, LowLatency):
         self.explicitly_destroy = bool(explicitly_destroy)
         self.placement = placement
         self._turn = threading.Lock()
+        self._windows = Windows(group, self.num_rdma_bytes)
         wishes = {
             "num_nvl_bytes": self.num_nvl_bytes, "num_rdma_bytes": self.num_rdma_bytes,
             "low_latency_mode": self.low_latency_mode, "enable_shrink": self.enable_shrink,
@@ -94,6 +97,7 @@ class Buffer(HighThroughput, LowLatency):
             raise InvalidArgument("destroy: the Buffer was made without explicitly_destroy=True; it ends with its "
                                   "last reference")
         live, self._live = self._live, None
+        self._windows = Windows(self.group, 0)
         if live is not None and live.context.here:
             self._end()
             live.receiver.join(live.timeout * 8 + JOIN)

@@ -16,6 +16,7 @@ from strata.moe.config import BufferTooSmall, Config
 from strata.moe.events import EventHandle, EventOverlap, Task
 from strata.moe.moving import How
 from strata.moe.rounds import Rounds
+from strata.moe.windows import Windows
 from strata.plan.moe import Placement
 from strata.plan.select import Ask, check
 
@@ -35,6 +36,7 @@ class Calling:
     _rings: int
     _live: Rounds | None  # None: destroyed
     _turn: threading.Lock
+    _windows: Windows
     _default: Placement | None = None
     _digested: tuple[Placement | None, int] = (None, 0)
 

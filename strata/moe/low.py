@@ -105,7 +105,7 @@ class LowLatency(Calling):
                                      "needed (a token that names an expert twice takes two)",
                                      operation="low_latency_dispatch")
             columns = self._cast(x, casts)
-            outs = [empty(self.group, (local, self.group_size * most, c.shape[1]), c.dtype) for c in columns]
+            outs = [self._windows.take((local, self.group_size * most, c.shape[1]), c.dtype) for c in columns]
             asked = Asked(agreement.LOW_DISPATCH, x.shape[1], codes.dtype_code(x.dtype), topk=topk_idx.shape[1],
                           slots=placement.slots, tokens=most, casts=casts.bits, placement=self._digest(placement))
             handle = LowLatencyHandle(np.full((local, self.group_size * most), -1, np.int32),
@@ -227,6 +227,8 @@ class LowLatency(Calling):
                     raise InvalidArgument("zero_copy: get_next_low_latency_combine_buffer(handle), of x's dtype, "
                                           "comes first, once for each combine")
                 x = window
+            if out is not None and np.may_share_memory(out, x):
+                raise InvalidArgument("low_latency_combine: out and x overlap, and others read x as out is written")
             source = fabric(self.group, x).reshape(-1, hidden)
             if state.received is not None:
                 state.received.wait(self.group.context)
@@ -300,7 +302,7 @@ class LowLatency(Calling):
                 raise errors.UnsupportedType(f"dtype={wanted}: {', '.join(FLOATS)} is expected")
             state = handle.state
             if state.window is None or state.window.dtype != wanted:
-                state.window = empty(self.group, (*handle[0].shape, handle[3]), wanted)
+                state.window = self._windows.take((*handle[0].shape, handle[3]), wanted)
             return state.window
 
     # ---- masks --------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def dispatch(rounds: Rounds, posted: Posted, how: How, counts: np.ndarray, lists
         mine = windows.high_throughput(counts, rounds.group.rank)
         handle = plans[key] = _handle(rounds, dispatch_plan(mine, np.concatenate(lists).astype(np.uint64), _row(outs),
                                                             _tokens(posted), how.cores, **how.options()))
-    _run(rounds, posted, handle, outs)
+    _run(rounds, posted, how, handle, outs)
 
 
 def low_dispatch(rounds: Rounds, posted: Posted, how: How, counts: np.ndarray, low: Low, window: int,
@@ -56,7 +56,7 @@ def low_dispatch(rounds: Rounds, posted: Posted, how: How, counts: np.ndarray, l
     mine = windows.low_latency(counts, low.placement.first, rounds.group.rank, window)
     rows = np.concatenate(lists).astype(np.uint64)
     plan = dispatch_plan(mine, rows, _row(outs), _tokens(posted), how.cores, **how.options())
-    _run(rounds, posted, _handle(rounds, plan), [out.reshape(-1, out.shape[-1]) for out in outs])
+    _run(rounds, posted, how, _handle(rounds, plan), [out.reshape(-1, out.shape[-1]) for out in outs])
 
 
 def combine_high(rounds: Rounds, posted: Posted, how: How, state: High, outs: list[np.ndarray],
@@ -71,7 +71,7 @@ def combine_high(rounds: Rounds, posted: Posted, how: How, state: High, outs: li
         entries = routing.ht_entries(state.position, sums.base)
         handle = state.plans[key] = _handle(rounds, combine_plan(sums, entries, _row(outs), _dtype(outs), how.cores,
                                                                  **how.options()))
-    _run(rounds, posted, handle, outs, biases=biases)
+    _run(rounds, posted, how, handle, outs, biases=biases)
 
 
 def low_combine(rounds: Rounds, posted: Posted, how: How, state: Low, slot: np.ndarray, begins: np.ndarray,
@@ -85,7 +85,7 @@ def low_combine(rounds: Rounds, posted: Posted, how: How, state: Low, slot: np.n
     sums = windows.low_latency_sums(state.counts, state.placement.first, rounds.group.rank, window, out, begins)
     entries, order = routing.ll_entries(slot, state.position, sums.base, state.placement.logical)
     plan = combine_plan(sums, entries, _row([result]), _dtype([result]), how.cores, **how.options())
-    _run(rounds, posted, _handle(rounds, plan), [result], np.take_along_axis(weights, order, 1))
+    _run(rounds, posted, how, _handle(rounds, plan), [result], np.take_along_axis(weights, order, 1))
 
 
 def _row(columns: list[np.ndarray]) -> int:
@@ -108,8 +108,8 @@ def _handle(rounds: Rounds, plan: Plan) -> Any:
     return core.rows_handle(plan, rounds.group.size)
 
 
-def _run(rounds: Rounds, posted: Posted, handle: Any, outs: list[np.ndarray], weights: np.ndarray | None = None,
-         biases: list[np.ndarray] | None = None) -> None:
+def _run(rounds: Rounds, posted: Posted, how: How, handle: Any, outs: list[np.ndarray],
+         weights: np.ndarray | None = None, biases: list[np.ndarray] | None = None) -> None:
     if not len(handle.plan.units):
         return
     assert posted.posts is not None

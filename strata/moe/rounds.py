@@ -17,6 +17,7 @@ import numpy as np
 
 from strata import errors
 from strata._core import heap, memory
+from strata.failure import people
 from strata.moe import boards
 from strata.moe.agreement import HEAD, Asked, Head, block_of, fingerprint, mismatch, parse
 from strata.moe.events import Receiver, Task
@@ -91,8 +92,7 @@ class Rounds:
         try:
             self._await(lambda seconds: post(number, desc, count, tokens, ranges, where, seconds), masking)
         except LOST as error:
-            self.fail(error, number)
-            raise
+            raise self.lost(error, number) from None
         self._held.round += 1
         return Posted(number, asked, (block, columns, keep), masking)
 
@@ -151,8 +151,7 @@ class Rounds:
         try:
             yield
         except LOST as error:
-            self.fail(error, posted.number)
-            raise
+            raise self.lost(error, posted.number) from error.__cause__
         except Exception:
             if not posted.ended:
                 with self.part(posted):
@@ -197,6 +196,7 @@ class Rounds:
                 if self.receiver.stopping.is_set():
                     raise errors.NotInJob("strata.finalize() has ended the round", group=self.group.name,
                                           operation="moe") from None
+                self.check()  # of a round on the other thread
                 if left > SLICE:
                     continue
                 if not masking:
@@ -214,6 +214,17 @@ class Rounds:
         self.board.mask = mask
 
     # ---- the end ----------------------------------------------------------------------
+
+    def lost(self, error: errors.StrataError, number: int) -> errors.StrataError:
+        """The error of a round that ends the Buffer.  Members that gave up since another died are not its cause."""
+        if isinstance(error, errors.GroupBroken):
+            ranks, mask = self.group.ranks, self.board.mask
+            dead = [r for r, out in zip(ranks, mask, strict=True) if not out and not self.context.die_info(r)["alive"]]
+            if dead:
+                error = errors.PeerDead(f"round {number}: {people(dead)} died, and others have given up", ranks=dead,
+                                        group=self.group.name, operation="moe", number=number)
+        self.fail(error, number)
+        return error
 
     def fail(self, error: BaseException, number: int) -> None:
         """The Buffer ends here; whoever waits for this member is told."""

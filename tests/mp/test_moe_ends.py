@@ -185,3 +185,28 @@ def test_an_end_with_rounds_in_progress(how):
         if how == "finalize":
             assert job.all("caught", [0])[0].data.kind == "NotInJob"
             assert job.all("again", [0])[0].data.kind == "GroupBroken"
+
+
+def windows(group):
+    """Windows are used again when nobody has them any more, and not before."""
+    buffer, found = low(group), []
+    x, idx, weights = data(group)
+    for _ in range(4):
+        got, count, handle, _, _ = buffer.low_latency_dispatch(x, idx, TOKENS, E, use_fp8=False)
+        found.append(strata.address(got))
+        part = got[:1, :1]
+        del got
+        other = buffer.low_latency_dispatch(x, idx, TOKENS, E, use_fp8=False)[0]
+        assert not np.shares_memory(other, part)
+        del other, part, handle, count
+    assert len(set(found)) == 1
+    got, _, handle, _, hook = buffer.low_latency_dispatch(x, idx, TOKENS, E, use_fp8=False, return_recv_hook=True)
+    hook()
+    with pytest.raises(errors.InvalidArgument, match="overlap"):
+        wide = got.reshape(-1, HIDDEN)[:TOKENS] if got.size else np.zeros(0)
+        buffer.low_latency_combine(got, idx, weights, handle, out=wide)
+    return there_and_back(group, buffer)
+
+
+def test_windows_are_used_again(pair):
+    pair.run(windows)
