@@ -5,6 +5,8 @@
 #ifndef ST_ROUTING_TRY_H
 #define ST_ROUTING_TRY_H
 
+#include <string.h>
+
 #include "st_routing_cut.h"
 
 enum { ST_ROUTE_CUTS = 7 };
