@@ -28,8 +28,9 @@ SPEC_FIELDS = {"operation": str, "count": int, "itemsize": int, "dtype": int, "r
                "nranks": int, "mode": str, "in_place": bool}  # fmt: skip
 PLAN_FIELDS = {"rank": int, "algorithm": str, "path": str, "policy": str, "cores": int, "needs_done": bool,
                "scratch": int, "makespan_ps": int, "bound_ps": int}  # fmt: skip
-COUNTS_DTYPE = np.dtype("<i8")
-HIDDEN = ("pad", "row", "index")  # zero, not written as JSON
+COUNTS_DTYPE, ROWS_DTYPE = np.dtype("<i8"), np.dtype("<u8")
+HIDDEN = ("pad",)  # always zero, not written as JSON
+OF_ROWS = ("row", "index")  # zero in plans without rows, and not written as JSON there
 OLD = "build it again with this strata: the records of version 1 cannot say what version 2 must know"
 
 
@@ -85,13 +86,16 @@ def _arrays(plan: Plan) -> dict[str, np.ndarray]:
     from strata.plan.plan import ARRAYS
 
     found = {name: getattr(plan, name) for name in ARRAYS}
-    return found if plan.spec.counts is None else {**found, "counts": plan.spec.counts}
+    more = {"counts": plan.spec.counts, "rows": plan.rows}
+    return {**found, **{name: array for name, array in more.items() if array is not None}}
 
 
 def _write(file: File, plans: list[Plan], kind: str, format: str) -> None:
     out = io.BytesIO()
     if format == "json":
-        written = [{**p.header(), **{n: _columns(a) for n, a in _arrays(p).items()}} for p in plans]
+        written = [
+            {**p.header(), **{n: _columns(a, p.rows is not None) for n, a in _arrays(p).items()}} for p in plans
+        ]
         top = {"format": kind, "version": PLAN_VERSION}
         text = json.dumps({**top, **written[0]} if kind == ONE else {**top, "plans": written})
         out.write(text.encode())
@@ -107,11 +111,16 @@ def _write(file: File, plans: list[Plan], kind: str, format: str) -> None:
         file.write(out.getbuffer())
 
 
-def _columns(array: np.ndarray) -> Any:
+def _names(dtype: np.dtype, rows: bool) -> list[str]:
+    """Fields of a record that are written as JSON.  ``rows``: of a plan that has rows."""
+    return [name for name in dtype.names or () if name not in HIDDEN and (rows or name not in OF_ROWS)]
+
+
+def _columns(array: np.ndarray, rows: bool) -> Any:
     """Records as {"fields": names, "rows": lists of integers}; plain arrays as nested lists."""
     if array.dtype.names is None:
         return array.tolist()
-    fields = [name for name in array.dtype.names if name not in HIDDEN]
+    fields = _names(array.dtype, rows)
     return {"fields": fields, "rows": list(map(list, zip(*(array[f].tolist() for f in fields), strict=True)))}
 
 
@@ -133,8 +142,8 @@ def _from_json(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
         found = np.array(value if isinstance(value, list) else _fail(f"{name} is no list"), object)
         _integers(name, found, dtype)
         return found.astype(dtype)
-    fields = [n for n in dtype.names if n not in HIDDEN]
     table = _object(value, name)
+    fields = _names(dtype, table.get("fields") == _names(dtype, True))
     if table.get("fields") != fields:
         _fail(f"not a well-formed plan: {name}.fields is not {fields}")
     rows = _list(table.get("rows"), f"{name}.rows")
@@ -232,8 +241,11 @@ def _plan(found: dict[str, Any], array: Any) -> Plan:
 
     _version(found)
     spec = dict(_fields(_object(found.pop("spec", None), "spec"), SPEC_FIELDS, "spec."))
-    given = found.pop("counts", None)
-    counts = None if given is None else array("counts", given, COUNTS_DTYPE)
+    counts, rows = (
+        None if found.get(name) is None else array(name, found[name], dtype)
+        for name, dtype in (("counts", COUNTS_DTYPE), ("rows", ROWS_DTYPE))
+    )
+    found.pop("counts", None), found.pop("rows", None)
     arrays = {}
     for name, dtype in ARRAYS.items():
         if name not in found:
@@ -245,4 +257,4 @@ def _plan(found: dict[str, Any], array: Any) -> Plan:
         normalised = normal(Spec(**spec, counts=counts))
     except ValueError as error:
         _fail(f"not a well-formed plan: spec: {error}", error)
-    return Plan(spec=normalised, **scalars, **arrays, version=version).check()
+    return Plan(spec=normalised, **scalars, **arrays, version=version, rows=rows).check()

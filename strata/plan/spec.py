@@ -127,9 +127,10 @@ def _matrix(spec: Spec) -> np.ndarray:
         raise InvalidArgument("a count is negative or too large", operation=spec.operation)
     if spec.count:
         raise InvalidArgument("counts take the place of count", operation=spec.operation)
-    if counts.dtype == np.int64 and counts.base is None and not counts.flags.writeable:
+    mine = counts.base is None and not counts.flags.writeable and counts.flags.c_contiguous
+    if counts.dtype == np.int64 and mine:
         return counts  # made below, of an earlier check
-    counts = counts.astype(np.int64)  # a copy: the caller may change his
+    counts = counts.astype(np.int64, order="C")  # a copy: the caller may change his
     counts.setflags(write=False)
     return counts
 

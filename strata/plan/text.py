@@ -9,11 +9,14 @@ import numpy as np
 
 from strata.plan.records import (
     BUFFER_NAMES,
+    COMBINE,
     DTYPE_NAMES,
+    NO_ROW,
     NONE,
     OP_NAMES,
     PARTIAL,
     PUSH,
+    ROW_BITS,
     SYNC_SLICE,
     TIER_NAMES,
     UNIT_NAMES,
@@ -52,7 +55,8 @@ def diff(a: Any, b: Any, limit: int = 32) -> str:
     lines = []
     for where, left, right in (("", one, other), ("spec.", one["spec"], other["spec"])):
         lines += [f"{where}{k}: {left[k]} -> {right[k]}" for k in left if k != "spec" and left[k] != right[k]]
-    lines += _some(_table("counts", *(np.zeros(0) if p.spec.counts is None else p.spec.counts for p in (a, b))), limit)
+    for name, arrays in (("counts", (a.spec.counts, b.spec.counts)), ("rows", (a.rows, b.rows))):
+        lines += _some(_table(name, *(np.zeros(0) if array is None else array for array in arrays)), limit)
     for name in ("slices", "units", "operands", "core_begin", "buffer_bytes"):
         lines += _some(_table(name, getattr(a, name), getattr(b, name)), limit)
     return "\n".join(lines)
@@ -81,9 +85,25 @@ def _unit(plan: Any, index: int) -> str:
     dst = plan.operands[unit["dst_first"] :][: unit["ndst"]]
     name = UNIT_NAMES[int(unit["kind"])] + (f" {OP_NAMES[unit['op']]}" if unit["op"] else "")
     tier = TIER_NAMES[unit["tier"]]
+    if unit["row"]:
+        return f"{name} {_rows(plan, unit)}, {_operands(dst)} <- {_operands(src)}  {tier}{_order(unit)}"
     if not len(src):
         return f"{name}{_order(unit)}"
     return f"{name} {unit['bytes']} B, {_operands(dst)} <- {_operands(src)}  {tier}{_order(unit)}"
+
+
+def _rows(plan: Any, unit: np.void, limit: int = 6) -> str:
+    """What a unit of rows moves: how many, and the first entries."""
+    rows, total = int(unit["bytes"]) // int(unit["row"]), max(int(unit["total"]), 1)
+    shown = [int(entry) for entry in plan.rows[int(unit["index"]) :][: min(rows * total, limit)]]
+    if unit["kind"] == COMBINE:
+        mask = (1 << ROW_BITS) - 1
+        names = ["-" if entry == NO_ROW else f"{entry >> ROW_BITS}:{entry & mask}" for entry in shown]
+        what = f"{rows} sums of {total} {DTYPE_NAMES[unit['dtype']]} rows"
+    else:
+        names, what = [str(entry) for entry in shown], f"{rows} rows"
+    more = " ..." if rows * total > len(shown) else ""
+    return f"{what} of {unit['row']} B [{' '.join(names)}{more}]"
 
 
 def _some(lines, limit: int) -> list[str]:

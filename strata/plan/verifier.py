@@ -24,7 +24,8 @@ import numpy as np
 from strata.plan import operations
 from strata.plan.plan import Plan, PlanError
 from strata.plan.proving import Proof
-from strata.plan.records import OUT
+from strata.plan.records import COMBINE, OUT, ROWS
+from strata.plan.spec import MOE
 
 
 def verify(plans: list[Plan]) -> dict[str, int]:
@@ -32,8 +33,15 @@ def verify(plans: list[Plan]) -> dict[str, int]:
 
     ``plans``: one of each member, in rank order, each at any number of cores.  Returns how many
     ``units``, ``reads``, ``writes`` (operands), written ``bytes`` and ``flags`` were proved.
+
+    Of plans that move rows (``plan.moe``), whose counts do not say where each belongs: that as many come from each
+    member as counts say, and none is written twice; ``plan.moe.verify`` proves the rest, given the routings.
     """
     _agree(plans)
+    if plans[0].spec.operation in MOE:
+        from strata.plan.moe.proof import verify_counts  # above this layer's other units
+
+        return verify_counts(plans)
     proof = Proof(plans)
     _closing(plans)
     proof.run()
@@ -60,6 +68,8 @@ def _agree(plans: list[Plan]) -> None:
             same = np.array_equal(plan.spec.counts, first.counts)
         if not same:
             raise PlanError(f"die {plan.rank} plans another operation than die 0", ranks=[plan.rank])
+        if first.operation not in MOE and np.isin(plan.units["kind"], (ROWS, COMBINE)).any():
+            raise PlanError(f"die {plan.rank} moves rows, which {first.operation} has none of", ranks=[plan.rank])
 
 
 def _closing(plans: list[Plan]) -> None:

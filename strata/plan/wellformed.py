@@ -118,10 +118,12 @@ def _splits(units: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 def _row_problem(plan: Any, mine: np.ndarray) -> str | None:
     """What is wrong with the rows that units ``mine`` name."""
-    if plan.rows is None or not mine.any():
+    if plan.rows is None:
         return "units move rows, and the plan lists none" if mine.any() else None
     if plan.rows.ndim != 1 or plan.rows.dtype != np.dtype("<u8"):
         return f"rows are {plan.rows.dtype} of shape {plan.rows.shape}"
+    if not mine.any():
+        return "the plan lists rows, and no unit moves any" if len(plan.rows) else None
     units, operands = plan.units[mine], plan.operands
     numbers, row = np.flatnonzero(mine), units["row"].astype(np.int64)
     length = units["bytes"].astype(np.int64) // row

@@ -1,6 +1,8 @@
 """Plans of dispatch and combine: proved against routings, and run here, row by row, against plain sums."""
 
 import dataclasses
+import json
+import pickle
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 
 from strata.errors import InvalidArgument
 from strata.machine import load
-from strata.plan import PlanError, build
+from strata.plan import PlanError, build, diff, load_all, save, save_all
+from strata.plan import verify as prove
 from strata.plan.moe import Placement, combine_plans, dispatch_plans, played, verify, windows
 from strata.plan.records import COMBINE, DTYPE_NAMES, NO_ROW, OUT, ROWS, SRC
 from strata.plan.spec import Spec
@@ -317,3 +320,46 @@ def test_256_dies_are_proved(mode):
     found = played(tables, place, mode, 256)
     verify(dispatch_plans(found, 7168, 24), tables, place, mode, 256)
     verify(combine_plans(found, 7168, F32, 24), tables, place, mode, 256)
+
+
+# ---- files and words -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_plans_of_rows_are_files_and_words_too(mode, tmp_path):
+    tables = [t[:, :3] for t in skewed(4, 12, 8, 8)]
+    found = played(tables, Placement.default(8, 4), mode)
+    for plans in (dispatch_plans(found, 8, 3), combine_plans(found, 8, F32, 3)):
+        for name in ("a.npz", "a.json"):
+            save_all(plans, tmp_path / name)
+            again = load_all(tmp_path / name)
+            assert [p.hash() for p in again] == [p.hash() for p in plans]
+            assert not diff(again[1], plans[1]) and again[1].rows.tobytes() == plans[1].rows.tobytes()
+            assert not again[1].rows.flags.writeable
+            assert prove(again)["reads"] == prove(plans)["reads"] == found.counts.sum()
+        other = entry(plans[0], 0, int(plans[0].rows[0]) ^ 1)
+        assert other.hash() != plans[0].hash() and diff(plans[0], other).startswith("rows[0]: ")
+        assert plans[0].nbytes > plans[0].rows.nbytes
+        copied = pickle.loads(pickle.dumps(plans[0]))
+        assert copied.hash() == plans[0].hash() and not copied.rows.flags.writeable
+    assert "sums of 3 f32 rows of 8 B [" in plans[0].pretty() or mode == MODES[0]
+    shown = dispatch_plans(found, 8, 3)[0].pretty()
+    assert " rows of 8 B [" in shown and "moe_dispatch" in shown
+
+
+def test_plans_without_rows_have_neither_rows_nor_their_fields_as_json(tmp_path):
+    plan = build(Spec("all_gather", 100, 4, nranks=2), 0)
+    save(plan, tmp_path / "a.json")
+    written = json.loads((tmp_path / "a.json").read_text())
+    assert "rows" not in written and "row" not in written["units"]["fields"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("what", ["a unit less", "an entry less", "another place", "another member", "a copy"])
+def test_counts_alone_show_what_is_missing(mode, what):
+    found = played([t[:, :3] for t in skewed(4, 12, 8, 8)], Placement.default(8, 4), mode)
+    for plans, mutants in ((dispatch_plans(found, 8, 3), DISPATCH), (combine_plans(found, 8, F32, 3), COMBINES)):
+        prove(plans)
+        if what in mutants:
+            with pytest.raises(PlanError):
+                prove([*plans[:2], mutants[what](plans[2]), plans[3]])

@@ -94,7 +94,12 @@ def verify(plans: Sequence[Plan], tables: Sequence[np.ndarray], placement: Place
     begins = np.searchsorted(*((want.die, np.arange(placement.dies + 1)) if dispatch else ([], [])))
     order = np.lexsort((want.nth, want.token, want.source))
     for plan in plans:
-        _sizes(plan, size)
+        _kinds(plan)
+        beyond = (plan.buffer_bytes.astype(np.int64) > size * plan.spec.itemsize).any(axis=1)
+        if beyond.any():
+            member = int(beyond.argmax())
+            raise PlanError(f"die {plan.rank} claims more of a buffer of member {member} than there is",
+                            ranks=[plan.rank])  # fmt: skip
         if dispatch:
             mine = slice(begins[plan.rank], begins[plan.rank + 1])
             _dispatched(plan, want.source[mine], want.token[mine], want.out[mine], int(want.room[plan.rank]))
@@ -106,6 +111,48 @@ def verify(plans: Sequence[Plan], tables: Sequence[np.ndarray], placement: Place
         rows += len(want.source[mine])
         nbytes += int(plan.units["bytes"].sum())
     return {"units": units, "rows": rows, "bytes": nbytes}
+
+
+def verify_counts(plans: Sequence[Plan]) -> dict[str, int]:
+    """What plans show without the routings: every die reads as many rows of each member as counts say, and nothing is
+    written twice; in combine no row is read twice.  Returns what ``strata.plan.verify`` does, rows as reads and writes.
+    """
+    dispatch = _agree(plans, plans[0].spec.counts if plans[0].spec.operation == "moe_dispatch" else
+                      plans[0].spec.counts.T)  # fmt: skip
+    n, reads, writes, nbytes = len(plans), 0, 0, 0
+    for plan in plans:
+        _kinds(plan)
+        unit, place, member, named = _moved(plan)
+        twice = np.bincount(place) > 1
+        if twice.any():
+            at = int(twice.argmax())
+            _wrong(plan, int(unit[place == at][0]), f"writes row {at} of OUT, which others write, too")
+        number = np.bincount(member, minlength=n)
+        if (number != plan.spec.counts[:, plan.rank]).any():
+            m = int((number != plan.spec.counts[:, plan.rank]).argmax())
+            _wrong(plan, None, f"reads {number[m]} rows of member {m}, and {plan.spec.counts[m, plan.rank]} are its")
+        if not dispatch and len(np.unique(np.stack((member, named)), axis=1).T) != len(named):
+            _wrong(plan, None, "reads a row twice")
+        reads, writes, nbytes = reads + len(named), writes + len(place), nbytes + int(plan.units["bytes"].sum())
+    units = sum(len(plan.units) for plan in plans)
+    return {"units": units, "reads": reads, "writes": writes, "bytes": nbytes, "flags": 0}
+
+
+def _moved(plan: Plan) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of each row written the unit and the place; of each row read the member and its number there."""
+    units, operands = plan.units, plan.operands
+    length = units["bytes"].astype(np.int64) // plan.spec.itemsize
+    unit, place = spread(operands["offset"][units["dst_first"]].astype(np.int64) // plan.spec.itemsize, length)
+    total = np.where(units["kind"] == COMBINE, units["total"], 1).astype(np.int64)
+    owner, entry = spread(units["index"].astype(np.int64), length * total)
+    named = np.zeros(0, np.uint64) if plan.rows is None else plan.rows[entry]
+    sums = units["kind"][owner] == COMBINE
+    some = ~sums | (named != NO_ROW)
+    owner, named, sums = owner[some], named[some], sums[some]
+    operand = np.where(sums, named >> np.uint64(ROW_BITS), 0).astype(np.int64)
+    number = np.where(sums, named & np.uint64((1 << ROW_BITS) - 1), named).astype(np.int64)
+    member = operands["member"][units["src_first"][owner].astype(np.int64) + operand]
+    return unit, place, member, number
 
 
 def _agree(plans: Sequence[Plan], pairs: np.ndarray) -> bool:
@@ -126,15 +173,11 @@ def _agree(plans: Sequence[Plan], pairs: np.ndarray) -> bool:
     return dispatch
 
 
-def _sizes(plan: Plan, size: np.ndarray) -> None:
-    """Kinds, places, and what a plan says that it reaches."""
+def _kinds(plan: Plan) -> None:
+    """Kinds of units, and places of operands."""
     kind = ROWS if plan.spec.operation == "moe_dispatch" else COMBINE
     units, operands = plan.units, plan.operands
     row = plan.spec.itemsize
-    beyond = (plan.buffer_bytes.astype(np.int64) > size * row).any(axis=1)
-    if beyond.any():
-        raise PlanError(f"die {plan.rank} claims more of a buffer of member {int(beyond.argmax())} than there is",
-                        ranks=[plan.rank])  # fmt: skip
     source, which = spread(units["src_first"].astype(np.int64), units["nsrc"].astype(np.int64))
     target = operands[units["dst_first"]]
     wrong = {
