@@ -158,4 +158,5 @@ def _group(group: Any) -> comm.Group:
     if not isinstance(group, comm.Group):
         raise TypeError(f"group: a strata.Group is expected, not {type(group).__name__}")
     bootstrap.context()  # raises in a forked child
+    group.uncapturable("moe.Buffer")
     return group

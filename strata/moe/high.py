@@ -102,6 +102,8 @@ class HighThroughput(Calling):
         if topk_idx is None:
             if not np.array_equal(in_rank.sum(axis=0), per_rank):
                 raise InvalidArgument("num_tokens_per_rank is not what is_token_in_rank adds up to")
+            if per_slot.min(initial=0) < 0:
+                raise InvalidArgument(f"num_tokens_per_expert has {per_slot.min()}; numbers of tokens are expected")
             return placement, None
         slot = placement.physical(topk_of(topk_idx, rows.tokens), self.rank)
         names = ("num_tokens_per_rank", "num_tokens_per_expert", "is_token_in_rank")

@@ -33,10 +33,12 @@ _all: weakref.WeakSet[Rounds] = weakref.WeakSet()
 
 
 class Posted:
-    """A round that this member has posted.  ``arrays``: what must live until all have read it."""
+    """A round that this member has posted.  ``known``: its fingerprint;  ``arrays``: what must live until all have
+    read it."""
 
-    def __init__(self, number: int, asked: Asked, arrays: tuple[Any, ...], masking: bool) -> None:
-        self.number, self.asked, self.arrays, self.masking = number, asked, arrays, masking
+    def __init__(self, number: int, asked: Asked, known: tuple[int, int], arrays: tuple[Any, ...],
+                 masking: bool) -> None:
+        self.number, self.asked, self.known, self.arrays, self.masking = number, asked, known, arrays, masking
         self.posts: np.ndarray | None = None
         self.waited: np.ndarray | None = None
         self.ended = False
@@ -84,7 +86,7 @@ class Rounds:
              lists: np.ndarray, worst: int = 0, masking: bool = False, keep: tuple[Any, ...] = ()) -> Posted:
         """Posts the next round.  If it raises, nothing has been posted."""
         block = block_of(asked, worst, rows, slots, lists, self.words)
-        desc, count = fingerprint(asked)
+        desc, count = known = fingerprint(asked)
         number = self._held.round
         ranges = [(memory.pointer(c) or 0, c.nbytes) if c.nbytes else (0, 0) for c in columns]
         where = (memory.pointer(block) or 0, block.nbytes)
@@ -94,7 +96,7 @@ class Rounds:
         except LOST as error:
             raise self.lost(error, number) from None
         self._held.round += 1
-        return Posted(number, asked, (block, columns, keep), masking)
+        return Posted(number, asked, known, (block, columns, keep), masking)
 
     def gather(self, posted: Posted) -> None:
         """Waits for the others' posts, and compares what all ask for.  CollectiveMismatch on all members."""
@@ -112,9 +114,9 @@ class Rounds:
             return posts, np.where(arrived, arrived, np.where(waited, waited + at, at if at > 1e9 * SLICE else 0))
 
         posted.posts, posted.waited = self._await(attempt, posted.masking)
-        desc, count = fingerprint(posted.asked)
         here = [m for m in range(self.group.size) if posted.present(m)]
-        if any((int(posted.posts[m]["desc"]), int(posted.posts[m]["count"])) != (desc, count) for m in here):
+        desc, count = (posted.posts[name][here].tolist() for name in ("desc", "count"))
+        if any(known != posted.known for known in zip(desc, count, strict=True)):
             found = {m: self.head(posted, m).asked for m in here}
             raise mismatch(found, self.group.ranks, self.group.name, posted.number)
 

@@ -100,6 +100,32 @@ def test_buffers_made_again_leave_nothing(pair):
         assert all(np.max(mine[20:], axis=0) <= np.max(mine[:20], axis=0)), mine
 
 
+def many_rounds(group, cycles):
+    """What a die has after each ten rounds of changing routing: fabric bytes, files, threads."""
+    buffer, found = low(group), []
+    for _ in range(cycles):
+        for seed in range(5):
+            x, idx, weights = data(group, seed, (seed * 5 + group.rank) % (TOKENS + 1))
+            if seed == 4:
+                idx[...] = 3
+            x = strata.array(x)
+            got, *_, handle, event = buffer.dispatch(x, **layout(buffer, idx), async_finish=True)
+            first = buffer.low_latency_dispatch(x, idx[:, :1], TOKENS, E, use_fp8=bool(seed % 2), return_recv_hook=True)
+            event.current_stream_wait()
+            sums = buffer.combine(got, handle, async_finish=True)
+            first[4]()
+            sums[2].current_stream_wait()
+        del x, got, handle, first, sums, event, idx, weights
+        found.append((strata.stats()["memory"]["allocated_bytes.all.current"], len(os.listdir("/proc/self/fd")),
+                      threading.active_count()))
+    return found
+
+
+def test_many_rounds_leave_nothing(trio):
+    for mine in trio.run(many_rounds, 20):  # 300 rounds
+        assert len(set(mine[2:])) == 1, mine
+
+
 # ---- threads, forks, the end ------------------------------------------------------------------------
 
 
