@@ -5,12 +5,14 @@ from windows and lists its plan (``dispatch_plan``, ``combine_plan``).  ``played
 ``verify`` proves the plans of all.
 """
 
+from strata.plan.moe.balancing import balance, bound, imbalance
 from strata.plan.moe.partition import combine_plan, dispatch_plan, tariff
 from strata.plan.moe.placement import MASKED, Placement
 from strata.plan.moe.proof import verify
 from strata.plan.moe.rounds import Round, combine_plans, dispatch_plans, played
+from strata.plan.moe.routing import Routing
 
 __all__ = [
-    "MASKED", "Placement", "Round", "combine_plan", "combine_plans", "dispatch_plan", "dispatch_plans", "played",
-    "tariff", "verify",
+    "MASKED", "Placement", "Round", "Routing", "balance", "bound", "combine_plan", "combine_plans", "dispatch_plan",
+    "dispatch_plans", "imbalance", "played", "tariff", "verify",
 ]  # fmt: skip
