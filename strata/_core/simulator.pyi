@@ -2,6 +2,7 @@ from typing import Any
 
 import numpy as np
 
+def scratch(dtype: np.dtype, number: int) -> np.ndarray: ...
 def run(
     links: np.ndarray,
     uses: np.ndarray,

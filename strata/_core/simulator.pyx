@@ -2,9 +2,11 @@
 
 cimport numpy as cnp
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.stdlib cimport free
+from libc.string cimport memmove, memset
+from posix.mman cimport madvise
+from posix.stdlib cimport posix_memalign
 
 import numpy as np
 
@@ -117,19 +119,82 @@ cdef tuple WRONG = (  # enum st_sim_wrong: array, what is wrong with the record
 )
 
 
+cdef extern from "<sys/mman.h>" nogil:
+    enum:
+        MADV_HUGEPAGE
+
+cdef enum:
+    KEPT = 8                 # blocks that nobody has, the oldest first,
+    KEPT_BYTES = 512 << 20   # of so many addresses at most; a third of that is pages
+    LARGE = 2 << 20          # smaller ones are not kept
+
+cdef size_t kept_bytes[KEPT]
+cdef char *kept[KEPT]
+cdef int nkept = 0
+
+
+cdef void _forget(int which) noexcept:
+    global nkept
+    nkept -= 1
+    memmove(&kept[which], &kept[which + 1], (nkept - which) * sizeof(char *))
+    memmove(&kept_bytes[which], &kept_bytes[which + 1], (nkept - which) * sizeof(size_t))
+
+
 cdef class _Memory:
-    """Zeroed bytes of one call."""
+    """Any bytes, of one call or one array.  Large ones are kept for the next: fresh pages, which the kernel clears,
+    took a fifth of a simulation."""
 
     cdef char *base
+    cdef size_t bytes
 
     def __dealloc__(self):
-        PyMem_RawFree(self.base)
+        cdef size_t total = self.bytes
+        cdef int i
+        if self.bytes < LARGE or self.bytes > KEPT_BYTES:
+            free(self.base)
+            return
+        for i in range(nkept):
+            total += kept_bytes[i]
+        while nkept and (nkept == KEPT or total > KEPT_BYTES):
+            total -= kept_bytes[0]
+            free(kept[0])
+            _forget(0)
+        self.keep()
+
+    cdef void keep(self) noexcept:
+        global nkept
+        kept[nkept] = self.base
+        kept_bytes[nkept] = self.bytes
+        nkept += 1
 
     cdef int take(self, size_t bytes) except -1:
-        self.base = <char *>PyMem_RawCalloc(bytes + 1, 1)
-        if self.base == NULL:
+        cdef void *found = NULL
+        cdef int i, best = -1
+        for i in range(nkept):
+            if bytes <= kept_bytes[i] <= 2 * bytes and (best < 0 or kept_bytes[i] < kept_bytes[best]):
+                best = i
+        if best >= 0:
+            self.base, self.bytes = kept[best], kept_bytes[best]
+            _forget(best)
+            return 0
+        bytes = (bytes + LARGE) // LARGE * LARGE if bytes >= LARGE else bytes + 1
+        if posix_memalign(&found, LARGE if bytes >= LARGE else 64, bytes):
             raise MemoryError(f"a simulation of this size needs {bytes} bytes")
+        if bytes >= LARGE:
+            madvise(found, bytes, MADV_HUGEPAGE)
+        self.base, self.bytes = <char *>found, bytes
         return 0
+
+
+def scratch(object dtype, Py_ssize_t number):
+    """An array (``number``,) with anything in it: ``numpy.empty`` whose memory, when it goes, is kept for the next."""
+    cdef _Memory memory = _Memory()
+    cdef cnp.npy_intp bytes = number * dtype.itemsize
+    cdef cnp.ndarray made
+    memory.take(bytes)
+    made = cnp.PyArray_SimpleNewFromData(1, &bytes, cnp.NPY_UINT8, memory.base)
+    cnp.set_array_base(made, memory)
+    return made.view(dtype)
 
 
 cdef const void *_given(object array, str name, Py_ssize_t itemsize) except? NULL:
@@ -249,7 +314,7 @@ def run(links, uses, tasks, lanes, flags, members, rendezvous, *, int package=1,
         raise InvalidArgument("lanes times uses of a task are more than 2**32: use fewer operands to a unit, or lanes")
     memory.take(st_sim_arena(&s, NULL))
     st_sim_arena(&s, memory.base)
-    times = np.empty(s.ntasks, _TIMES)
+    times = scratch(_TIMES, s.ntasks)
     raised = np.empty(s.nflags, np.int64)
     s.times = <st_timing_times *>cnp.PyArray_DATA(times)
     s.raised = <int64_t *>cnp.PyArray_DATA(raised)

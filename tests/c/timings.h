@@ -115,8 +115,9 @@ static inline enum st_sim_status simulated(struct problem *p)
     s = p->s;
     CHECK_IS(st_sim_check(&s, owner, &at), ST_SIM_RIGHT);
     CHECK(st_sim_count(&s));
-    memory = calloc(st_sim_arena(&s, NULL), 1);
+    memory = malloc(st_sim_arena(&s, NULL));
     CHECK(memory && owner);
+    memset(memory, 0xa5, st_sim_arena(&s, NULL)); /* whatever was there */
     st_sim_arena(&s, memory);
     st_sim_load(&s);
     while (rc == ST_SIM_MORE)

@@ -8,7 +8,7 @@
  * nor does one that would stop flows above all bounds.
  *
  * A class is a link too, numbered behind the links; a flow's first link is its class.  Each link keeps the set of its
- * flows' uses, so that a solve touches what is connected with a change (st_maxmin_reach.h) and nothing else.  Memory is the caller's, zero at first;
+ * flows' uses, so that a solve touches what is connected with a change (st_maxmin_reach.h) and nothing else.  Memory is the caller's, flows and levels zero at first;
  * st_sim_arena.h says how much. */
 #ifndef ST_MAXMIN_H
 #define ST_MAXMIN_H

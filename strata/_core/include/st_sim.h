@@ -2,7 +2,7 @@
  * changed, then the next instant.
  *
  * Use: fill in what is given of a zeroed struct st_sim, st_sim_check (st_sim_check.h), st_sim_count, memory of
- * st_sim_arena(s, NULL) bytes, all zero, st_sim_arena(s, memory), st_sim_load, then st_sim_run until it is not
+ * st_sim_arena(s, NULL) bytes, any, st_sim_arena(s, memory), st_sim_load, then st_sim_run until it is not
  * ST_SIM_MORE. */
 #ifndef ST_SIM_H
 #define ST_SIM_H

@@ -1,5 +1,5 @@
-/* How much memory a simulation needs, and where in it what lies.  All of it is zero at first, and pages that
- * nothing is written to are never touched. */
+/* How much memory a simulation needs, and where in it what lies.  Any bytes may be in it: what has to be zero is made so
+ * where that is known to be used (st_sim_load.h), so pages that nothing needs are never touched. */
 #ifndef ST_SIM_ARENA_H
 #define ST_SIM_ARENA_H
 
@@ -88,7 +88,6 @@ static inline size_t st_sim_arena(struct st_sim *s, char *base)
     s->bounds = st_sim_piece(base, &at, s->table, sizeof *s->bounds);
     s->need = st_sim_piece(base, &at, s->nflags, sizeof *s->need);
     s->waiters = st_sim_piece(base, &at, s->nflags, sizeof *s->waiters);
-    s->member_of = st_sim_piece(base, &at, s->nflags, sizeof *s->member_of);
     s->meeting = st_sim_piece(base, &at, s->nrendezvous, sizeof *s->meeting);
     s->let_go = st_sim_piece(base, &at, s->nmembers, sizeof *s->let_go);
     s->due = st_sim_piece(base, &at, s->nlanes + s->nmembers, sizeof *s->due);

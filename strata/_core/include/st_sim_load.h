@@ -63,11 +63,9 @@ static inline void st_sim_number_links(struct st_sim *s)
         if (l->lanes == 0 || l->alone || (!always && l->all_most <= given->capacity * (1.0 - 1e-12)))
             continue;
         s->solved[i] = m->nlinks;
-        m->link[m->nlinks].capacity = given->capacity;
-        m->link[m->nlinks].first = set;
-        m->link[m->nlinks].given = (uint32_t)i;
-        m->link[m->nlinks].uneven = l->uneven;
-        m->nlinks++;
+        m->link[m->nlinks] = (struct st_mm_link){.capacity = given->capacity, .first = set, .given = (uint32_t)i,
+                                                 .uneven = l->uneven};
+        m->level[m->nlinks++] = (struct st_mm_level){0};
         set += l->all_uses;
     }
 }
@@ -85,7 +83,8 @@ static inline uint32_t st_sim_class(struct st_sim *s, double bound)
         if (classes[s->bounds[at] - 1].capacity == bound)
             return s->bounds[at] - 1;
     s->bounds[at] = ++s->nclasses;
-    classes[s->nclasses - 1].capacity = bound;
+    classes[s->nclasses - 1] = (struct st_mm_link){.capacity = bound};
+    s->mm.level[s->mm.nlinks + s->nclasses - 1] = (struct st_mm_level){0};
     return s->nclasses - 1;
 }
 
@@ -123,6 +122,7 @@ static inline void st_sim_hops(struct st_sim *s, uint32_t number)
     struct st_sim_route *r = st_sim_route(s, number);
 
     r->class = st_sim_class(s, st_sim_bound(s, a));
+    r->flow = r->nhops = 0;
     for (uint32_t u = a->use_first; u < a->use_first + a->nuse; u++) {
         struct st_sim_link *l = &s->link[s->uses[u].link];
         struct st_sim_hop *hop = &r->hop[r->nhops];
@@ -137,13 +137,28 @@ static inline void st_sim_hops(struct st_sim *s, uint32_t number)
     }
 }
 
+/* What is read before it is written. */
+static inline void st_sim_clear(struct st_sim *s)
+{
+    memset(s->mm.flows, 0, s->nlanes * s->mm.stride);
+    memset(s->link, 0, s->nlinks * sizeof *s->link);
+    memset(s->fanout, 0, s->nfanouts * sizeof *s->fanout);
+    memset(s->counts, 0, s->nfanouts * s->npeers * sizeof *s->counts);
+    memset(s->lane, 0, s->nlanes * sizeof *s->lane);
+    memset(s->route_at, 0, (s->nuses + 1) * sizeof *s->route_at);
+    memset(s->waiters, 0, s->nflags * sizeof *s->waiters);
+    memset(s->times, 0xff, s->ntasks * sizeof *s->times); /* ST_TIMING_NONE */
+}
+
 static inline void st_sim_load(struct st_sim *s)
 {
+    st_sim_clear(s);
     for (uint32_t i = 0; i < s->nlanes; i++)
         for (uint32_t t = s->lanes[i].first; t < s->lanes[i].first + s->lanes[i].count; t++) {
             const struct st_timing_task *task = &s->tasks[t];
             struct st_sim_asked *r;
 
+            s->route[t] = 0;
             if (!(task->work > 0.0))
                 continue;
             r = &s->asked[s->route[t] = st_sim_route_of(s, task)];
@@ -155,6 +170,9 @@ static inline void st_sim_load(struct st_sim *s)
                     st_sim_count_use(&s->link[s->uses[u].link], i, t, s->uses[u].weight, task->bound);
         }
     st_sim_number_links(s);
+    while (s->table > 16 && s->table / 2 > 2 * s->nroutes)
+        s->table /= 2;
+    memset(s->bounds, 0, s->table * sizeof *s->bounds);
     for (uint32_t r = 0; r < s->nroutes; r++)
         st_sim_hops(s, r);
     for (uint32_t n = 0; n <= s->npeers; n++)
@@ -163,12 +181,8 @@ static inline void st_sim_load(struct st_sim *s)
         s->raised[f] = ST_TIMING_NONE;
         s->need[f] = s->flags[f].need;
     }
-    for (uint64_t r = 0; r < s->nrendezvous; r++) {
+    for (uint64_t r = 0; r < s->nrendezvous; r++)
         s->meeting[r] = s->rendezvous[r].count;
-        for (uint32_t i = s->rendezvous[r].first; i < s->rendezvous[r].first + s->rendezvous[r].count; i++)
-            s->member_of[s->members[i].arrive] = i;
-    }
-    memset(s->times, 0xff, s->ntasks * sizeof *s->times); /* ST_TIMING_NONE */
     for (uint32_t i = 0; i < s->nlanes; i++) {
         s->lane[i].at = s->lanes[i].first;
         s->lane[i].end = s->lanes[i].first + s->lanes[i].count;

@@ -178,7 +178,6 @@ struct st_sim {
     uint32_t nclasses;
     int32_t *need;       /* posts of each flag */
     uint32_t *waiters;   /* of each flag: first lane + 1 */
-    uint32_t *member_of; /* of each flag: the member that arrives with it */
     uint32_t *meeting;   /* of each rendezvous: members that have not arrived */
     int64_t *let_go;     /* of each member: when */
     struct st_sim_instant *due; /* heap */

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from strata._core.simulator import scratch
 from strata.exec.timed.links import POOL_COLUMN, Links
 from strata.exec.timed.places import Places
 from strata.exec.timed.records import (
@@ -69,7 +70,7 @@ class Assembly:
         self.memory = self.places.memories()
         self.all_links = np.concatenate([links.ports, pairs])
         ntasks, nuses, nlanes = room.tolist()
-        tasks, uses = np.empty(ntasks, TASK_DTYPE), np.empty(nuses, USE_DTYPE)
+        tasks, uses = scratch(TASK_DTYPE, ntasks), scratch(USE_DTYPE, nuses)
         self.tasks, self.uses, self.lanes, self.at = tasks, uses, np.empty(nlanes, LANE_DTYPE), (0, 0, 0)
         for stage in stages:
             stage.part.write(stage, self)
