@@ -22,11 +22,11 @@ from strata.moe.config import BufferTooSmall, Config
 from strata.moe.events import EventHandle, EventOverlap
 from strata.moe.handles import DispatchHandle, LowLatencyHandle
 from strata.moe.rounds import stop
-from strata.plan.moe import Placement
+from strata.plan.moe import Placement, Routing, balance, imbalance
 
 __all__ = [
     "Buffer", "BufferTooSmall", "Config", "DispatchHandle", "EventHandle", "EventOverlap", "LowLatencyHandle",
-    "Placement", "stop", "topk_idx_t",
+    "Placement", "Routing", "balance", "imbalance", "stop", "topk_idx_t",
 ]
 
 topk_idx_t = np.int64  # of topk_idx
