@@ -7,6 +7,7 @@ free at the same round.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,20 @@ OFFERED = 8  # free boards that a member tells the others of
 
 
 class Lease:
-    """A board, and the number of its next round."""
+    """A board, and the number of its next round.
+
+    ``ours``  of rounds whose arrays are the library's, that number and these: others may read them still
+    """
 
     def __init__(self, number: int, board: core.Board, round: int) -> None:
         self.number, self.board, self.round = number, board, round
+        self.ours: deque[tuple[int, Any]] = deque()
+
+    def posted(self) -> None:
+        """The next round has been posted, so all have read the one that had its slot."""
+        while self.ours and self.ours[0][0] <= self.round - core.ROUNDS:
+            self.ours.popleft()
+        self.round += 1
 
 
 class _Boards:

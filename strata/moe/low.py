@@ -112,7 +112,8 @@ class LowLatency(Calling):
                                       np.zeros((local, self.group_size), np.int64), most, x.shape[1], experts)
             per_rank = np.diff(np.append(0, np.cumsum(counts, dtype=np.int64))[placement.first])
             how = self._how(None, 0)
-            posted = self._rounds.post(asked, len(x), columns, per_rank, counts, tokens, masking=self.enable_shrink)
+            posted = self._rounds.post(asked, len(x), columns, per_rank, counts, tokens, masking=self.enable_shrink,
+                                       ours=bool(casts.bits))
             handle.state = Low(self._rounds, posted.number, topk_idx.copy(), slot, position, placement,
                                np.zeros((self.group_size, placement.slots), np.int64))
             count = np.zeros(local, np.int32)
@@ -316,7 +317,7 @@ class LowLatency(Calling):
             none = np.zeros(0, np.int64)
             asked = Asked(agreement.CLEAN, hidden, tokens=most, slots=experts)
             posted = self._rounds.post(asked, 0, [], np.zeros(self.group_size, np.int64), none, none,
-                                       masking=self.enable_shrink)
+                                       masking=self.enable_shrink, ours=True)
             self._rounds.run("clean_low_latency_buffer", posted, lambda: self._rounds.gather(posted), False)
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:

@@ -37,8 +37,9 @@ class Posted:
     read it."""
 
     def __init__(self, number: int, asked: Asked, known: tuple[int, int], arrays: tuple[Any, ...],
-                 masking: bool) -> None:
-        self.number, self.asked, self.known, self.arrays, self.masking = number, asked, known, arrays, masking
+                 masking: bool, ours: bool) -> None:
+        self.number, self.asked, self.known, self.arrays = number, asked, known, arrays
+        self.masking, self.ours = masking, ours
         self.posts: np.ndarray | None = None
         self.waited: np.ndarray | None = None
         self.ended = False
@@ -83,8 +84,9 @@ class Rounds:
         return made
 
     def post(self, asked: Asked, tokens: int, columns: list[np.ndarray], rows: np.ndarray, slots: np.ndarray,
-             lists: np.ndarray, worst: int = 0, masking: bool = False, keep: tuple[Any, ...] = ()) -> Posted:
-        """Posts the next round.  If it raises, nothing has been posted."""
+             lists: np.ndarray, worst: int = 0, masking: bool = False, keep: tuple[Any, ...] = (),
+             ours: bool = False) -> Posted:
+        """Posts the next round.  If it raises, nothing has been posted.  ``ours``: no column is the caller's."""
         block = block_of(asked, worst, rows, slots, lists, self.words)
         desc, count = known = fingerprint(asked)
         number = self._held.round
@@ -95,8 +97,8 @@ class Rounds:
             self._await(lambda seconds: post(number, desc, count, tokens, ranges, where, seconds), masking)
         except LOST as error:
             raise self.lost(error, number) from None
-        self._held.round += 1
-        return Posted(number, asked, known, (block, columns, keep), masking)
+        self._held.posted()
+        return Posted(number, asked, known, (block, columns, keep), masking, ours)
 
     def gather(self, posted: Posted) -> None:
         """Waits for the others' posts, and compares what all ask for.  CollectiveMismatch on all members."""
@@ -141,9 +143,13 @@ class Rounds:
         return found
 
     def end(self, posted: Posted) -> None:
-        """This member has read what it wants, and waits until all have."""
+        """This member has read what it wants, and waits until all have, if their reading concerns the caller."""
         posted.ended = True
         self.board.done(posted.number)
+        if posted.ours:
+            self._held.ours.append((posted.number, posted.arrays))
+            posted.arrays = ()
+            return
         self._await(lambda seconds: self.board.drain(posted.number, seconds), posted.masking)
         posted.arrays = ()
 

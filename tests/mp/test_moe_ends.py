@@ -189,7 +189,7 @@ def leaves(die, how):
     buffer = low(group)
     x, idx, _ = data(group)
     if die.rank == 0:
-        hook = buffer.low_latency_dispatch(x, idx, TOKENS, E, return_recv_hook=True)[4]
+        hook = buffer.low_latency_dispatch(x, idx, TOKENS, E, use_fp8=False, return_recv_hook=True)[4]
         if how == "finalize":
             strata.finalize()
             die.say("caught", die.catch(hook))
@@ -197,7 +197,7 @@ def leaves(die, how):
         die.say("left")
     else:
         die.hear()
-        die.say("caught", die.catch(buffer.low_latency_dispatch, x, idx, TOKENS, E))
+        die.say("caught", die.catch(buffer.low_latency_dispatch, x, idx, TOKENS, E, use_fp8=False))
 
 
 @pytest.mark.parametrize("how", ["finalize", "exit"])
