@@ -85,7 +85,7 @@ def low_combine(rounds: Rounds, posted: Posted, how: How, state: Low, slot: np.n
     sums = windows.low_latency_sums(state.counts, state.placement.first, rounds.group.rank, window, out, begins)
     entries, order = routing.ll_entries(slot, state.position, sums.base, state.placement.logical)
     plan = combine_plan(sums, entries, _row([result]), _dtype([result]), how.cores, **how.options())
-    _run(rounds, posted, how, _handle(rounds, plan), [result], np.take_along_axis(weights, order, 1))
+    _run(rounds, posted, how, _handle(rounds, plan), [result], weights[np.arange(len(order))[:, None], order])
 
 
 def _row(columns: list[np.ndarray]) -> int:

@@ -1,5 +1,9 @@
 """A Buffer of strata.moe beside its data: agreement, refusals, order and events."""
 
+import inspect
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from moe_buffers import HIDDEN, TOKENS, E, data, layout, low, there_and_back
@@ -281,3 +285,24 @@ def small(group, need):
                 buffer.dispatch(x, **at, config=moe.Config(20, 6, 256))
         else:
             buffer.dispatch(x, **at, config=moe.Config(20, 6, 256))
+
+
+def test_the_table_has_every_argument():
+    text = (Path(__file__).parents[2] / "docs/moe.md").read_text().split("## Every argument")[1]
+    rows, method = {}, ""
+    for line in text.splitlines():
+        if line.startswith("| `") or line.startswith("| |"):
+            cells = line.split("|")
+            method = cells[1].strip() or method
+            for name in re.findall(r"`(\w+)`", method):
+                rows.setdefault(name, set()).update(re.findall(r"`(\w+)(?:=[^`]*)?`", cells[2]))
+    for name, call in inspect.getmembers(moe.Buffer, callable):
+        if name.startswith("_") and name != "__init__":
+            continue
+        wanted = {p for p, what in inspect.signature(call).parameters.items()
+                  if p != "self" and what.kind not in (what.VAR_POSITIONAL, what.VAR_KEYWORD)}  # fmt: skip
+        name = "Buffer" if name == "__init__" else name
+        assert name in rows, name
+        assert wanted <= rows[name], (name, wanted - rows[name])
+    for kind in (moe.Config, moe.EventOverlap):
+        assert set(inspect.signature(kind).parameters) <= rows[kind.__name__], kind
