@@ -8,6 +8,7 @@ from strata._core.group import CoreGroup
 from strata._core.rows import Column as Column
 from strata._core.rows import rows_handle as rows_handle
 from strata._core.rows import run_rows as run_rows
+from strata._core.rows_sdma import run_rows_sdma as run_rows_sdma
 
 ROUNDS: int
 COLUMNS: int

@@ -12,11 +12,12 @@ from strata._core.abi cimport ST_EBROKEN, ST_EDEAD, ST_EINTR, ST_EINVAL, ST_EREG
 from strata._core.space cimport deadline_of, st_raise_pending
 
 from strata import errors
-from strata._core import rows
+from strata._core import rows, rows_sdma
 
 cnp.import_array()
 
 Column, rows_handle, run_rows = rows.Column, rows.rows_handle, rows.run_rows
+run_rows_sdma = rows_sdma.run_rows_sdma
 
 ROUNDS = ST_BOARD_ROUNDS    # that may be in flight
 COLUMNS = ST_BOARD_COLUMNS  # arrays that a round may move

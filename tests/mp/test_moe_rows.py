@@ -48,12 +48,15 @@ def gathers(group, cores, path):
 
 
 def run(group, handle, columns, path):
-    moe.run_rows(group, handle, columns)
+    if path == "sdma":
+        moe.run_rows_sdma(group, handle, columns)
+    else:
+        moe.run_rows(group, handle, columns)
 
 
-@pytest.mark.parametrize("cores", [1, 4])
-def test_gathers(dies, cores):
-    assert all(dies.run(gathers, cores, "mte"))
+@pytest.mark.parametrize("cores, path", [(1, "mte"), (4, "mte"), (4, "sdma")])
+def test_gathers(dies, cores, path):
+    assert all(dies.run(gathers, cores, path))
 
 
 def sums(group, dtype, cores, path):
@@ -83,13 +86,42 @@ def sums(group, dtype, cores, path):
     return True
 
 
+@pytest.mark.parametrize("path", ["mte", "sdma"])
 @pytest.mark.parametrize("dtype", ["f2", ml_dtypes.bfloat16, "f4", "f8"])
-def test_sums(four, dtype):
-    assert all(four.run(sums, dtype, 3, "mte"))
+def test_sums(four, dtype, path):
+    assert all(four.run(sums, dtype, 3, path))
 
 
-def test_sums_of_one_and_of_many(dies):
-    assert all(dies.run(sums, ml_dtypes.bfloat16, 2, "mte"))
+@pytest.mark.parametrize("path", ["mte", "sdma"])
+def test_sums_of_one_and_of_many(dies, path):
+    assert all(dies.run(sums, ml_dtypes.bfloat16, 2, path))
+
+
+def many(group, tokens, hidden):
+    """More rows than a ring has room for, and more than scratch has."""
+    n, me = group.size, group.rank
+    x = strata.empty((tokens, hidden), ml_dtypes.bfloat16)
+    x[:] = (np.arange(tokens)[:, None] % 97 + me).astype(x.dtype)
+    table = group.all_gather(np.array([strata.address(x), x.nbytes], "u8"))
+    have, row = [tokens] * n, 2 * hidden
+    rng = np.random.default_rng(me)
+    picked = [rng.permutation(tokens) for _ in range(n)]
+    out = strata.empty((n * tokens, hidden), x.dtype)
+    column = moe.Column(table[:, 0], table[:, 1], out)
+    moe.run_rows_sdma(group, moe.rows_handle(gather(me, have, picked, row, 8, 7, "sdma"), n), [column])
+    value = np.concatenate([picked[j] % 97 + j for j in range(n)])
+    assert (np.asarray(out).astype("f4") == value[:, None]).all()
+    member, number = rng.integers(0, n, (tokens, 8)), rng.integers(0, tokens, (tokens, 8))
+    handle = moe.rows_handle(combine(me, have, member, number, row, 4, path="sdma"), n)
+    moe.run_rows_sdma(group, handle, [column._replace(out=out[:tokens])])
+    total = (number % 97 + member).sum(axis=1).astype("f4").astype(x.dtype).astype("f4")
+    assert (np.asarray(out[:tokens]).astype("f4") == total[:, None]).all()
+    group.barrier()
+    return True
+
+
+def test_more_than_rings_and_scratch_hold(pair):
+    assert pair.run(many, 3000, 1024) == [True, True]
 
 
 def refusals(group):
@@ -138,3 +170,33 @@ def refusals(group):
 
 def test_refusals(pair):
     assert pair.run(refusals) == [True, True]
+
+
+def engine_refusals(group):
+    n, me = group.size, group.rank
+    x, out = strata.ones((8, 4), "f4"), strata.zeros((3, 4), "f4")
+    table = group.all_gather(np.array([strata.address(x), x.nbytes], "u8"))
+    picked = [np.arange(3) if j == 1 - me else np.zeros(0, int) for j in range(n)]
+    handle = moe.rows_handle(gather(me, [8, 8], picked, 16), n)
+    good = moe.Column(table[:, 0], table[:, 1], out)
+    with pytest.raises(errors.InvalidArgument, match="fabric memory alone"):
+        moe.run_rows_sdma(group, handle, [good._replace(out=np.zeros((3, 4), "f4"))])
+    gone = np.where(np.arange(n) == me, table[:, 0], table[:, 0] + (1 << 34)).astype("u8")
+    for _ in range(2):
+        with pytest.raises(errors.RegistrationError, match=f"rank {1 - me} cannot be read"):
+            moe.run_rows_sdma(group, handle, [good._replace(src=gone)])
+        with pytest.raises(errors.RegistrationError, match="beyond an array's end"):
+            moe.run_rows_sdma(group, handle, [good._replace(limit=np.array([16, 16], "u8"))])
+        out[:] = 0
+        moe.run_rows_sdma(group, handle, [good])
+        assert (out == 1).all()
+    sums_of = moe.rows_handle(combine(me, [8, 8], np.ones((3, 2), int), np.ones((3, 2), int), 16), n)
+    plain = np.zeros((3, 4), "f4")  # sums are written by the caller, which may write anywhere
+    moe.run_rows_sdma(group, sums_of, [good._replace(out=plain)])
+    assert (plain == 2).all()
+    group.barrier()
+    return True
+
+
+def test_refusals_of_the_engine(pair):
+    assert pair.run(engine_refusals) == [True, True]

@@ -126,8 +126,8 @@ static inline void st_board_tell(struct st_boards *b, uint64_t round, uint32_t j
     st_store_seqcst_64(st_board_mark(b->at[j], b->g->n, round, b->g->me), round); /* pairs with st_board_there */
 }
 
-/* This member has read all that it wants of a round.  ST_EBROKEN: members in mask have gone on without it meanwhile, so
- * what it read of them may be anything. */
+/* This member has read all that it wants of a round.  ST_EBROKEN: members in mask have gone on without it, or have given
+ * up meanwhile, so that what it read of them may be anything. */
 static inline int st_board_done(struct st_boards *b, uint64_t round, uint64_t *mask)
 {
     uint32_t j;
@@ -137,7 +137,8 @@ static inline int st_board_done(struct st_boards *b, uint64_t round, uint64_t *m
     for (j = 0; j < b->g->n; j++) {
         if (j == b->g->me || st_board_masked(b, j))
             continue;
-        if (st_board_reach(b, j) != ST_OK || st_board_there(b, ST_BOARD_POSTS, round, j) != ST_OK) {
+        if (st_board_reach(b, j) != ST_OK || st_board_there(b, ST_BOARD_POSTS, round, j) != ST_OK ||
+            st_load_acquire_32(&b->at[j]->failed)) { /* pairs with st_board_fail */
             st_mask_set(mask, j);
             rc = ST_EBROKEN;
             continue;

@@ -127,12 +127,25 @@ static inline int st_rows_copy(struct st_group *g, const struct st_plan *p, cons
     return rc;
 }
 
-/* One output row of a column. */
+/* Output row `row` of a column, from n rows that lie at s. */
+static inline int st_rows_weigh(const struct st_column *c, const struct st_rows *r, const void *const *s, const float *w,
+                                int n, uint64_t row, uint8_t *to)
+{
+    const void *bias[2] = {NULL, NULL};
+    uint32_t k;
+
+    for (k = 0; k < 2; k++)
+        bias[k] = c->bias[k] ? (const uint8_t *)c->bias[k] + row * c->row : NULL;
+    return r->weigh((int)c->dtype, to, s, c->weights ? w : NULL, n, bias,
+                    c->row / (uint32_t)st_dtype_size((int)c->dtype));
+}
+
+/* The same, from the entries. */
 static inline int st_rows_sum(const struct st_column *c, const struct st_rows *r, const struct st_unit *u,
                               const uint64_t *entry, uint64_t row, const uint8_t *const *from, const uint64_t *rows,
                               uint8_t *to)
 {
-    const void *s[ST_ROW_MOST], *bias[2] = {NULL, NULL};
+    const void *s[ST_ROW_MOST];
     float w[ST_ROW_MOST];
     uint32_t k, n = 0;
 
@@ -146,10 +159,7 @@ static inline int st_rows_sum(const struct st_column *c, const struct st_rows *r
         w[n] = c->weights ? c->weights[row * u->total + k] : 1.0f;
         s[n++] = from[op] + at * c->row;
     }
-    for (k = 0; k < 2; k++)
-        bias[k] = c->bias[k] ? (const uint8_t *)c->bias[k] + row * c->row : NULL;
-    return r->weigh((int)c->dtype, to, s, c->weights ? w : NULL, (int)n, bias,
-                    c->row / (uint32_t)st_dtype_size((int)c->dtype));
+    return st_rows_weigh(c, r, s, w, (int)n, row, to);
 }
 
 static inline int st_rows_combine(struct st_group *g, const struct st_plan *p, const struct st_unit *u,
