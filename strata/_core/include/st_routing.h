@@ -85,20 +85,38 @@ static inline void st_route_count(const uint8_t *in_rank, uint64_t t, uint64_t n
             counts[d] += in_rank[i * n + d] != 0;
 }
 
+/* Which of the eight bytes that were loaded is the first that is not zero; it is cleared. */
+static inline uint64_t st_route_first(uint64_t *word)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    uint64_t at = (uint64_t)__builtin_ctzll(*word) >> 3;
+
+    *word &= ~(0xffull << 8 * at);
+#else
+    uint64_t at = (uint64_t)__builtin_clzll(*word) >> 3;
+
+    *word &= ~(0xffull << (56 - 8 * at));
+#endif
+    return at;
+}
+
 /* list: the tokens of each rank, rank by rank; position[t, n]: which of that rank's a token is, or -1.
  * at[n], zero before, ends as counts; begin[n]: where a rank's part of the list begins. */
 static inline void st_route_by_rank(const uint8_t *in_rank, uint64_t t, uint64_t n, const uint64_t *begin, uint32_t *at,
                                     uint32_t *list, int32_t *position)
 {
-    uint64_t i, d;
+    uint64_t i, d, from, word;
 
+    memset(position, 0xff, t * n * sizeof(*position));
     for (i = 0; i < t; i++)
-        for (d = 0; d < n; d++) {
-            position[i * n + d] = -1;
-            if (!in_rank[i * n + d])
-                continue;
-            list[begin[d] + at[d]] = (uint32_t)i;
-            position[i * n + d] = (int32_t)at[d]++;
+        for (from = 0; from < n; from += 8) { /* eight ranks at once, of which few are meant */
+            word = 0;
+            memcpy(&word, in_rank + i * n + from, n - from < 8 ? n - from : 8);
+            while (word) {
+                d = from + st_route_first(&word);
+                list[begin[d] + at[d]] = (uint32_t)i;
+                position[i * n + d] = (int32_t)at[d]++;
+            }
         }
 }
 
@@ -136,6 +154,12 @@ static inline void st_route_by_slot(const int64_t *slot, uint64_t t, uint64_t k,
         }
 }
 
+/* Whether neither is negative, without a branch: tokens go anywhere. */
+static inline uint64_t st_route_meant(int32_t position, int64_t base)
+{
+    return (uint64_t)(~((int64_t)position | base)) >> 63;
+}
+
 /* Most ranks of a token to which it has a position and which have a base. */
 static inline uint64_t st_route_width(const int32_t *position, uint64_t t, uint64_t n, const int64_t *base)
 {
@@ -143,7 +167,7 @@ static inline uint64_t st_route_width(const int32_t *position, uint64_t t, uint6
 
     for (i = 0; i < t; i++) {
         for (d = 0, number = 0; d < n; d++)
-            number += position[i * n + d] >= 0 && base[d] >= 0;
+            number += st_route_meant(position[i * n + d], base[d]);
         width = number > width ? number : width;
     }
     return width;
@@ -155,10 +179,11 @@ static inline void st_route_ht_entries(const int32_t *position, uint64_t t, uint
 {
     uint64_t i, d, number;
 
-    for (i = 0; i < t; i++, rows += width) {
-        for (d = 0, number = 0; d < n; d++)
-            if (position[i * n + d] >= 0 && base[d] >= 0)
-                rows[number++] = (uint64_t)(base[d] + position[i * n + d]);
+    for (i = 0; i < t; i++, position += n, rows += width) {
+        for (d = 0, number = 0; d < n && number < width; d++) { /* what is written and does not count is overwritten */
+            rows[number] = (uint64_t)(base[d] + position[d]);
+            number += st_route_meant(position[d], base[d]);
+        }
         for (; number < width; number++)
             rows[number] = ST_ROW_NONE;
     }

@@ -40,12 +40,12 @@ from strata.plan.records import (
     SRC,
     UNIT_DTYPE,
 )
-from strata.plan.schedule import LEAST_UNIT, MAX_UNITS, POLICIES
+from strata.plan.schedule import LEAST_UNIT, POLICIES
 from strata.plan.spec import Spec, normal
 from strata.plan.topology import LOCAL
 
 MAX_ROW = 1 << 31  # bytes
-PER_CORE = 64  # pieces and blocks of a core: balancing makes no more
+PER_CORE = 16  # pieces and blocks of a core, beyond one of each window: more bring nothing, and take longer to make
 KIB = 1 << 10  # prices are whole picoseconds of so many bytes
 
 
@@ -104,7 +104,7 @@ def _dispatch(
     """The partition of windows."""
     rate = cost.ps_per_byte * row
     number = int(table[:, 1].sum())
-    least = min(number // MAX_UNITS + 1, LEAST_UNIT)
+    least = min(number // (PER_CORE * cores) + 1, LEAST_UNIT)
     plain = np.clip(cost.units // row, least, LEAST_UNIT)
     none = np.zeros(len(rate))
 
@@ -120,7 +120,7 @@ def _dispatch(
         best = cut(plain, plain, none, policy == "balanced")
     else:
         big, small, tail, apart = routing.limits(
-            table, tiers, plain, least, cost.alpha_ps, rate, cores, PER_CORE * cores
+            table, tiers, plain, 1, cost.alpha_ps, rate, cores, 2 * PER_CORE * cores + len(table)
         )
         best = cut(big, small, tail, True)
         if best.makespan_ps > apart:

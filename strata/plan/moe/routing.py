@@ -22,6 +22,7 @@ from strata.errors import InvalidArgument
 from strata.plan.moe.placement import MASKED, MAX_SLOTS, Placement
 
 CHUNK = 1 << 12  # tokens drawn at once
+TINY = np.finfo(np.float32).tiny
 FIELDS = {"topk_idx": ("<i4", 2), "tokens": ("<i8", 2), "experts": ("<i8", 0), "note": ("|u1", 1)}
 
 
@@ -132,7 +133,7 @@ def _drawn(chance: np.random.Generator, liked: np.ndarray, tokens: int, topk: in
     found = np.empty((tokens, topk), np.int32)
     for begin in range(0, tokens, CHUNK):
         number = min(CHUNK, tokens - begin)
-        keys = -liked + np.log(chance.standard_exponential((number, len(liked)), np.float32))
+        keys = np.log(np.maximum(chance.standard_exponential((number, len(liked)), np.float32), TINY)) - liked
         best = np.argpartition(keys, topk - 1, axis=1)[:, :topk]
         order = np.argsort(np.take_along_axis(keys, best, 1), axis=1, kind="stable")
         found[begin : begin + number] = np.take_along_axis(best, order, 1)
