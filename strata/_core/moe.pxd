@@ -33,7 +33,7 @@ cdef extern from "st_board.h" nogil:
     int st_board_post(st_boards *b, uint64_t round, const st_post *p, uint64_t timeout_ns, int masking, uint64_t *mask)
     int st_board_read(st_boards *b, uint64_t round, uint64_t timeout_ns, int masking, st_post *posts, uint64_t *waited,
                       uint64_t *mask)
-    int st_board_done(st_boards *b, uint64_t round, uint64_t *mask)
+    int st_board_done(st_boards *b, uint64_t round, int masking, uint64_t *mask)
     int st_board_drain(st_boards *b, uint64_t round, uint64_t timeout_ns, int masking, uint64_t *mask)
     int st_board_block(const st_boards *b, uint64_t round, uint32_t j, const st_post *p, void *to)
     void st_board_fail(st_boards *b, int status, uint64_t round)

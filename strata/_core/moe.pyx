@@ -183,16 +183,17 @@ cdef class Board:
         raise errors.InvalidArgument(f"no member has posted round {p.epoch} with a routing block of {p.block_bytes} "
                                      f"bytes at {p.block:#x}")
 
-    def done(self, uint64_t round):
+    def done(self, uint64_t round, bint masking=False):
         """Tells all sources that this member has read what it wants of a round.
 
-        GroupBroken: ``ranks`` have masked this member and gone on, so what was read of them may be anything.
+        GroupBroken: ``ranks`` have masked this member and gone on, or have given up, so what was read of them may be
+        anything; with ``masking`` they are masked instead.
         """
         cdef uint64_t mask[16]
         cdef int rc
         self.check()
         memset(mask, 0, sizeof(mask))
-        rc = st_board_done(&self.b, round, mask)
+        rc = st_board_done(&self.b, round, masking, mask)
         if rc != ST_OK:
             self.failed(rc, mask, "has gone on without this member", round)
 

@@ -145,7 +145,7 @@ class Rounds:
     def end(self, posted: Posted) -> None:
         """This member has read what it wants, and waits until all have, if their reading concerns the caller."""
         posted.ended = True
-        self.board.done(posted.number)
+        self.board.done(posted.number, posted.masking)
         if posted.ours:
             self._held.ours.append((posted.number, posted.arrays))
             posted.arrays = ()

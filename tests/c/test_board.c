@@ -93,7 +93,7 @@ static int take(struct scene *s, uint32_t i, uint64_t round, uint64_t timeout_ns
         for (uint64_t k = 0; k < WORDS; k++)
             CHECK(block[k] == word(j, round, k));
     }
-    return rc == ST_OK ? st_board_done(&s->boards[i], round, mask) : rc;
+    return rc == ST_OK ? st_board_done(&s->boards[i], round, masking, mask) : rc;
 }
 
 /* Up to ST_BOARD_ROUNDS rounds in flight, as chance has it. */
@@ -225,6 +225,8 @@ static void test_giving_up(void)
     CHECK_IS(take(&s, 0, 1, MS, 0, mask), ST_EBROKEN); /* what it had posted is there, but it may write over it */
     CHECK(mask[0] == 2);
     mask[0] = 0;
+    CHECK_IS(take(&s, 2, 1, MS, 1, mask), ST_OK);
+    CHECK(st_board_masked(&s.boards[2], 1) && !st_board_masked(&s.boards[2], 0) && mask[0] == 0);
     CHECK_IS(st_board_drain(&s.boards[0], 1, LONG, 0, mask), ST_EBROKEN);
     CHECK(mask[0] == 2);
     mask[0] = 0;
@@ -251,7 +253,7 @@ static void test_left_out(void)
     st_board_leave_out(&s.boards[0], 1, 1);
     CHECK_IS(take(&s, 0, 1, MS, 0, mask), ST_OK);
     CHECK_IS(st_board_drain(&s.boards[0], 1, MS, 0, mask), ST_OK); /* the block may be written over now */
-    CHECK_IS(st_board_done(&s.boards[1], 1, mask), ST_EBROKEN);
+    CHECK_IS(st_board_done(&s.boards[1], 1, 0, mask), ST_EBROKEN);
     CHECK(mask[0] == 1);
     mask[0] = 0;
     CHECK_IS(st_board_read(&s.boards[1], 1, LONG, 0, posts, NULL, mask), ST_EBROKEN);
@@ -286,7 +288,7 @@ static void test_mismatch(void)
     }
     for (uint32_t i = 0; i < 3; i++) {
         CHECK_IS(st_board_read(&s.boards[i], 1, MS, 0, posts[i], NULL, mask), ST_OK);
-        CHECK_IS(st_board_done(&s.boards[i], 1, mask), ST_OK);
+        CHECK_IS(st_board_done(&s.boards[i], 1, 0, mask), ST_OK);
         CHECK(memcmp(posts[i], posts[0], sizeof posts[0]) == 0 && posts[i][2].desc == 102);
     }
     dies_close(d);
@@ -319,7 +321,7 @@ static void test_wrong_boards(void)
         CHECK_IS(st_board_read(&s.boards[0], r, MS, 0, posts, NULL, mask), expected);
         CHECK(mask[0] == (expected == ST_OK ? 0 : 2));
         mask[0] = 0;
-        BOTH(st_board_done(&s.boards[0], r, mask), st_board_done(&s.boards[1], r, mask));
+        BOTH(st_board_done(&s.boards[0], r, 0, mask), st_board_done(&s.boards[1], r, 0, mask));
     }
     CHECK_IS(st_board_attach(&s.boards[0], 1, own + 8), ST_ECORRUPT);
     CHECK_IS(st_board_attach(&s.boards[0], 1, (uint64_t)(uintptr_t)s.at[0][0]), ST_ECORRUPT); /* another member's */

@@ -127,8 +127,8 @@ static inline void st_board_tell(struct st_boards *b, uint64_t round, uint32_t j
 }
 
 /* This member has read all that it wants of a round.  ST_EBROKEN: members in mask have gone on without it, or have given
- * up meanwhile, so that what it read of them may be anything. */
-static inline int st_board_done(struct st_boards *b, uint64_t round, uint64_t *mask)
+ * up meanwhile, so that what it read of them may be anything; with `masking` they are masked instead. */
+static inline int st_board_done(struct st_boards *b, uint64_t round, int masking, uint64_t *mask)
 {
     uint32_t j;
     int rc = ST_OK;
@@ -139,6 +139,10 @@ static inline int st_board_done(struct st_boards *b, uint64_t round, uint64_t *m
             continue;
         if (st_board_reach(b, j) != ST_OK || st_board_there(b, ST_BOARD_POSTS, round, j) != ST_OK ||
             st_load_acquire_32(&b->at[j]->failed)) { /* pairs with st_board_fail */
+            if (masking) {
+                st_board_leave_out(b, j, 1);
+                continue;
+            }
             st_mask_set(mask, j);
             rc = ST_EBROKEN;
             continue;
