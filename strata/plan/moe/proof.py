@@ -91,8 +91,9 @@ def verify(plans: Sequence[Plan], tables: Sequence[np.ndarray], placement: Place
     size = np.zeros((placement.dies, NBUFS), np.int64)
     size[:, SRC], size[:, OUT] = (want.tokens, want.room) if dispatch else (want.room, want.tokens)
     units = rows = nbytes = 0
-    begins = np.searchsorted(*((want.die, np.arange(placement.dies + 1)) if dispatch else ([], [])))
-    order = np.lexsort((want.nth, want.token, want.source))
+    owner = want.die if dispatch else want.source
+    order = np.argsort(owner, kind="stable")
+    ends = np.searchsorted(owner[order], np.arange(placement.dies + 1))
     for plan in plans:
         _kinds(plan)
         beyond = (plan.buffer_bytes.astype(np.int64) > size * plan.spec.itemsize).any(axis=1)
@@ -100,15 +101,13 @@ def verify(plans: Sequence[Plan], tables: Sequence[np.ndarray], placement: Place
             member = int(beyond.argmax())
             raise PlanError(f"die {plan.rank} claims more of a buffer of member {member} than there is",
                             ranks=[plan.rank])  # fmt: skip
+        mine = order[ends[plan.rank] : ends[plan.rank + 1]]
         if dispatch:
-            mine = slice(begins[plan.rank], begins[plan.rank + 1])
             _dispatched(plan, want.source[mine], want.token[mine], want.out[mine], int(want.room[plan.rank]))
         else:
-            ends = np.searchsorted(want.source[order], (plan.rank, plan.rank + 1))
-            mine = order[ends[0] : ends[1]]
             _combined(plan, want.token[mine], want.nth[mine], want.die[mine], want.out[mine], len(tables[plan.rank]))
         units += len(plan.units)
-        rows += len(want.source[mine])
+        rows += len(mine)
         nbytes += int(plan.units["bytes"].sum())
     return {"units": units, "rows": rows, "bytes": nbytes}
 
