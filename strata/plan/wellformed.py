@@ -136,6 +136,10 @@ def _row_problem(plan: Any, mine: np.ndarray) -> str | None:
     first = operands["offset"][units["dst_first"]].astype(np.int64) % row
     if first.any():
         return f"unit {numbers[first.argmax()]} begins within a row of its destination"
+    owner, which = spread(units["src_first"].astype(np.int64), units["nsrc"].astype(np.int64))
+    first = operands["offset"][which].astype(np.int64) % row[owner]
+    if first.any():
+        return f"unit {numbers[owner[first.argmax()]]} has a source that begins within a row"
     unit, where = spread(index.astype(np.int64), length)
     entry = plan.rows[where]
     named = np.flatnonzero(~(sums[unit] & (entry == NO_ROW)))

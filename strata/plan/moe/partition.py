@@ -46,6 +46,7 @@ from strata.plan.topology import LOCAL
 
 MAX_ROW = 1 << 31  # bytes
 PER_CORE = 16  # pieces and blocks of a core, beyond one of each window: more bring nothing, and take longer to make
+FEW = 256  # ... or so many of all cores: a thread sees between two of them that it is to stop
 KIB = 1 << 10  # prices are whole picoseconds of so many bytes
 
 
@@ -104,7 +105,7 @@ def _dispatch(
     """The partition of windows."""
     rate = cost.ps_per_byte * row
     number = int(table[:, 1].sum())
-    least = min(number // (PER_CORE * cores) + 1, LEAST_UNIT)
+    least = min(number // max(PER_CORE * cores, FEW) + 1, LEAST_UNIT)
     plain = np.clip(cost.units // row, least, LEAST_UNIT)
     none = np.zeros(len(rate))
 
@@ -200,7 +201,7 @@ def _blocks(prices: np.ndarray, row: int, cores: int, policy: str, cost: costs.C
     tokens, total = len(prices) - 1, int(prices[-1])
     far = int(tiers.max(initial=LOCAL))
     unit = max(int(cost.ps_per_byte[far] * int(cost.units[far]) / row * KIB), 1)  # what prices call a unit
-    each = max(1, min(-(-total // (cores * unit)), PER_CORE, -(-tokens // cores)))
+    each = max(1, min(-(-total // (cores * unit)), max(PER_CORE, FEW // cores), -(-tokens // cores)))
     number = cores * each
     part = np.arange(number + 1)
     if policy == "naive":
