@@ -117,4 +117,7 @@ def _run(rounds: Rounds, posted: Posted, how: How, handle: Any, outs: list[np.nd
     for c, out in enumerate(outs):
         first, second, *_ = *(biases or [] if c == 0 else []), None, None
         made.append(core.Column(posted.posts["at"][:, c], posted.posts["bytes"][:, c], out, (first, second), weights))
-    core.run_rows(rounds.group, handle, made)
+    if how.path == "sdma":
+        core.run_rows_sdma(rounds.group, handle, made, rounds.timeout)
+    else:
+        core.run_rows(rounds.group, handle, made)

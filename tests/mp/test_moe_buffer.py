@@ -69,6 +69,13 @@ def refuses(group):
         (ValueError, "out", lambda: back(got, idx, weights, lows, out=wide)),
         (TypeError, "float32", lambda: back(got, idx, weights.astype("f8"), lows)),
         (ValueError, "enable_shrink", lambda: buffer.low_latency_update_mask_buffer(0, True)),
+        (ValueError, "path sdma", lambda: low(group, path="mte", allow_nvlink_for_low_latency_mode=False)),
+        (ValueError, "path", lambda: low(group, path="pcie")),
+        (ValueError, "mpi4py", lambda: moe.Buffer(comm=3)),
+        (TypeError, "strata.Group", lambda: moe.Buffer(3)),
+        (ValueError, "placement", lambda: moe.Buffer(group, placement=moe.Placement.default(4, group.size + 1))),
+        (ValueError, "timeout", lambda: moe.Buffer(group, timeout=0)),
+        (ValueError, "num_qps", lambda: moe.Buffer(group, num_qps_per_rank=0)),
         (ValueError, "even", lambda: moe.Buffer.set_num_sms(3)),
         (ValueError, "is needed", lambda: moe.Config(20, 6, 6)),
     ]  # fmt: skip
@@ -232,6 +239,22 @@ def events(group):
 
 def test_events(pair):
     pair.run(events)
+
+
+def by_engine(group, more, moves):
+    """Whether the DMA engine moves the rows."""
+    before = strata.stats()["sdma"]["bytes"]
+    there_and_back(group, low(group, **more))
+    assert (strata.stats()["sdma"]["bytes"] - before >= TOKENS * HIDDEN * 2) == moves
+    return True
+
+
+@pytest.mark.parametrize(("more", "moves"), [
+    ({}, False), ({"path": "sdma"}, True), ({"path": "sdma", "cores": 4, "num_qps_per_rank": 2}, True),
+    ({"allow_nvlink_for_low_latency_mode": False}, True),
+], ids=str)
+def test_the_path_is_taken(trio, more, moves):
+    trio.run(by_engine, more, moves)
 
 
 def statistics(group):
