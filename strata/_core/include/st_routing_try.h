@@ -40,10 +40,13 @@ static inline int64_t st_route_cost(const struct st_route_try *q, uint8_t tier, 
 /* Counts the pieces of a part of a window, of two sizes at most; how many. */
 static inline uint64_t st_route_tally(struct st_route_try *q, uint8_t tier, uint64_t rows, uint64_t most)
 {
-    uint64_t n = st_route_even(rows, most), more;
+    uint64_t n, more;
 
-    if (!n)
-        return 0;
+    if (rows <= most) { /* as most are in low latency; divisions are what a trial would spend its time on */
+        q->pieces[tier * (q->widest + 1) + rows] += rows > 0;
+        return rows > 0;
+    }
+    n = st_route_even(rows, most);
     more = rows % n;
     q->pieces[tier * (q->widest + 1) + rows / n] += (uint32_t)(n - more);
     if (more)
@@ -146,7 +149,7 @@ static inline void st_route_cut_number(const struct st_route_try *q, int k, int6
     }
 }
 
-/* The cut that is done first; `average` becomes what a core has to do under the tiers' own. */
+/* The cut that is done first, or one within 2 % of `average`, which becomes what a core has to do under the tiers' own. */
 static inline void st_route_choose(struct st_route_try *q, struct st_route_limits *chosen, int64_t *average)
 {
     struct st_route_limits cut;
@@ -163,7 +166,7 @@ static inline void st_route_choose(struct st_route_try *q, struct st_route_limit
             best = latest;
             *chosen = cut;
         }
-        if (best <= *average + *average / 100)
+        if (best <= *average + *average / 50)
             return;
     }
 }
