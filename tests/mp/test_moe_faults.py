@@ -169,6 +169,8 @@ def _loop(die, mode, shrink):
         except errors.StrataError as error:
             assert not shrink, error
             died(Caught.of(error), [VICTIM])
+            die.say("done")
+            die.hear()  # who leaves is as one that died
             return
         if shrink:
             assert _right(case, one, (VICTIM,)), one.found
@@ -177,6 +179,8 @@ def _loop(die, mode, shrink):
             assert not play.differences(case._replace(members=(0,)), [[one.found]], [[wanted[k % 3]]])
         k += 1
     _goes_on(buffer, _case(mode, k % 3), _one(mode, shrink, buffer, _case(mode, k % 3), g.rank))
+    die.say("done")
+    die.hear()
 
 
 @pytest.mark.parametrize("mode, shrink", [("ht", False), ("ll", False), ("ll", True)])
@@ -190,7 +194,10 @@ def test_death_at_any_moment(mode, shrink):
             time.sleep(0.05 * rng.random())
             job.kill(VICTIM)
             job.reap(VICTIM)
-            assert [job.reap(r) for r in range(N) if r != VICTIM] == [0] * (N - 1)
+            survivors = [r for r in range(N) if r != VICTIM]
+            job.all("done", survivors)
+            job.tell(*survivors)
+            assert [job.reap(r) for r in survivors] == [0] * (N - 1)
 
 
 def _late(die, shrink):

@@ -1,0 +1,1 @@
+"""What bench/moe.py is made of."""
