@@ -45,6 +45,8 @@ cdef extern from "st_timing_load.h" nogil:
         const uint32_t *core_begin
         uint32_t nunits, noperands, cores
         int32_t member
+        const uint64_t *rows
+        uint64_t nrows
     struct st_load_memory:
         double remote, local, ratio, read, written
     struct st_load:
@@ -53,8 +55,9 @@ cdef extern from "st_timing_load.h" nogil:
         int32_t n, flat, sdma, reduces
         int64_t alpha_ps[4]
         int64_t seen_ps[4]
-        int64_t poll_ps, issue_ps, descriptor_ps, handover_ps
+        int64_t poll_ps, issue_ps, row_ps, descriptor_ps, handover_ps
         double rate[4]
+        double stream[4]
         double write[4]
         double engine[4]
         double accumulate, loss, backlog, jitter
@@ -66,6 +69,10 @@ cdef extern from "st_timing_load.h" nogil:
         st_load_memory *memory
         int32_t *nflags
         int32_t *stamp
+        uint32_t *entries
+        double *mix
+        double *mix_ps
+        double *mix_out
         uint64_t nuses, ntasks, nlanes
         const int32_t *pair
         const int64_t *flag_base
@@ -102,6 +109,7 @@ cdef tuple WRONG = (  # enum st_load_status
     "has no bytes, too many, or some though it only synchronises",
     "reduces, which the machine's SDMA engine does not: path mte does",
     "has more operands than can be timed: 10922",
+    "moves rows, and these are not whole, or its entries are not there, or of none of its operands",
 )
 
 
@@ -130,6 +138,7 @@ cdef class Translation:
     cdef st_load_die *dies
     cdef list keep
     cdef readonly object bytes, demand, nflags, cores, units, busy, memory
+    cdef object entries, mix
     cdef int32_t n
 
     def __cinit__(self, plans, unit_dtype, operand_dtype, dies, slow, between):
@@ -171,7 +180,10 @@ cdef class Translation:
         p.core_begin = <const uint32_t *>_data(begin, np.uint32, plan.cores + 1)
         p.nunits, p.noperands = cnp.PyArray_SIZE(units), cnp.PyArray_SIZE(operands)
         p.cores, p.member = plan.cores, m
-        self.keep += [units, operands, begin]
+        self.keep += [units, operands, begin, plan.rows]
+        if plan.rows is not None:
+            p.rows = <const uint64_t *>_data(plan.rows, np.uint64, -1)
+            p.nrows = cnp.PyArray_SIZE(plan.rows)
         return 0
 
     @property
@@ -190,9 +202,10 @@ cdef class Translation:
     def sdma(self):
         return bool(self.c.sdma)
 
-    def measure(self, *, alpha_ps, seen_ps, rate, write, engine, int64_t poll_ps, int64_t issue_ps,
-                int64_t descriptor_ps, int64_t handover_ps, double accumulate, double loss, double backlog,
-                double jitter, uint64_t seed, uint64_t block, bint flat, bint sdma, bint reduces, uint32_t ahead):
+    def measure(self, *, alpha_ps, seen_ps, rate, stream, write, engine, int64_t poll_ps, int64_t issue_ps,
+                int64_t row_ps, int64_t descriptor_ps, int64_t handover_ps, double accumulate, double loss,
+                double backlog, double jitter, uint64_t seed, uint64_t block, bint flat, bint sdma, bint reduces,
+                uint32_t ahead):
         """Checks the plans and counts what ``write`` will need.  InvalidArgument names member and unit."""
         cdef st_load *load = &self.c
         cdef int32_t m = 0, k
@@ -202,7 +215,8 @@ cdef class Translation:
         for k in range(ST_NTIERS):
             load.alpha_ps[k], load.seen_ps[k] = alpha_ps[k], seen_ps[k]
             load.rate[k], load.write[k], load.engine[k] = rate[k], write[k], engine[k]
-        load.poll_ps, load.issue_ps = poll_ps, issue_ps
+            load.stream[k] = stream[k]
+        load.poll_ps, load.issue_ps, load.row_ps = poll_ps, issue_ps, row_ps
         load.descriptor_ps, load.handover_ps = descriptor_ps, handover_ps
         load.accumulate, load.loss, load.backlog = accumulate, loss, backlog
         load.jitter, load.seed = jitter, seed
@@ -219,6 +233,11 @@ cdef class Translation:
         load.demand = <double *>_data(self.demand, np.float64, -1)
         load.nflags = <int32_t *>_data(self.nflags, np.int32, -1)
         load.stamp = <int32_t *>cnp.PyArray_DATA(stamp)
+        self.entries, self.mix = np.empty(1 << 16, np.uint32), np.zeros((self.n + 2, self.n))
+        load.entries = <uint32_t *>_data(self.entries, np.uint32, -1)
+        load.mix = <double *>_data(self.mix, np.float64, -1)
+        load.mix_ps = load.mix + self.n * self.n
+        load.mix_out = load.mix_ps + self.n
         load.nuses = load.ntasks = load.nlanes = 0
         with nogil:
             for m in range(self.n):

@@ -58,11 +58,13 @@ class Die:
 @dataclass(frozen=True)
 class Core:
     """``outstanding``: 1, a unit is asked for when the one before is done; 2, while it flows.  ``issue_us``: a core's
-    own time for a unit.  ``accumulate_weight``: what a byte added atomically is to its target's memory."""
+    own time for a unit, or row of a unit of rows; ``row_us``: for a row, beyond that.  ``accumulate_weight``: what a
+    byte added atomically is to its target's memory."""
 
     outstanding: int = _at(1, 2)
     issue_us: float = _at(0, 1e6)
     accumulate_weight: float = _at(1, 16)
+    row_us: float = _at(0, 1e6)
 
 
 @dataclass(frozen=True)

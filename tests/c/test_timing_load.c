@@ -5,7 +5,7 @@
 
 #include "st_timing_write.h"
 
-enum { N = 5, CORES = 4, UNITS = 24, OPERANDS = 6 * UNITS, FLAGS = 8, DIES = 16 };
+enum { N = 5, CORES = 4, UNITS = 24, OPERANDS = 6 * UNITS, FLAGS = 8, DIES = 16, ENTRIES = UNITS * 64 };
 
 #define CHECK(x)                                                                                        \
     do {                                                                                                \
@@ -27,14 +27,35 @@ struct case_ {
     struct st_unit units[UNITS];
     struct st_operand operands[OPERANDS];
     uint32_t begin[CORES + 1];
+    uint64_t rows[ENTRIES];
 };
 
-static void unit(struct case_ *c, uint32_t i, uint32_t *at)
+/* A unit of rows, or of sums of rows, some of none. */
+static void rows(struct case_ *c, struct st_unit *u, uint64_t *entry)
+{
+    uint32_t k, n = 1 + any(8);
+
+    u->row = 2 * (1 + any(1 << 14));
+    u->bytes = (uint64_t)n * u->row;
+    u->index = *entry;
+    if (u->kind == ST_UNIT_COMBINE) {
+        u->total = (uint16_t)(1 + any(8));
+        n *= u->total;
+    }
+    for (k = 0; k < n; k++) {
+        c->rows[*entry] = any(3) ? *entry + any(2) : any(50);
+        if (u->kind == ST_UNIT_COMBINE)
+            c->rows[*entry] = u->nsrc && any(3) ? (uint64_t)any(u->nsrc) << ST_ROW_BITS | any(50) : ST_ROW_NONE;
+        ++*entry;
+    }
+}
+
+static void unit(struct case_ *c, uint32_t i, uint32_t *at, uint64_t *entry)
 {
     struct st_unit *u = &c->units[i];
     uint32_t k;
 
-    *u = (struct st_unit){.kind = (uint8_t)(1 + any(4)), .dtype = ST_BF16, .wait_peer = -1, .wait_flag = -1,
+    *u = (struct st_unit){.kind = (uint8_t)(1 + any(6)), .dtype = ST_BF16, .wait_peer = -1, .wait_flag = -1,
                           .post_flag = any(2) ? (int32_t)any(FLAGS) : -1};
     if (any(3) == 0) {
         u->wait_peer = (int32_t)any(N);
@@ -42,15 +63,17 @@ static void unit(struct case_ *c, uint32_t i, uint32_t *at)
     }
     if (u->kind == ST_UNIT_SYNC)
         return;
-    u->op = u->kind == ST_UNIT_COPY ? 0 : ST_SUM;
+    u->op = u->kind == ST_UNIT_COPY || st_load_of_rows(u) ? 0 : ST_SUM;
     u->bytes = 2 * (1 + any(1 << 21));
-    u->nsrc = (uint16_t)(u->kind == ST_UNIT_REDUCE ? 1 + any(4) : 1);
-    u->ndst = (uint16_t)(1 + any(2));
+    u->nsrc = (uint16_t)(u->kind == ST_UNIT_REDUCE ? 1 + any(4) : u->kind == ST_UNIT_COMBINE ? any(5) : 1);
+    u->ndst = (uint16_t)(st_load_of_rows(u) ? 1 : 1 + any(2));
     u->src_first = *at;
     u->dst_first = *at + u->nsrc;
     for (k = 0; k < (uint32_t)u->nsrc + u->ndst; k++, ++*at)
         c->operands[*at] = (struct st_operand){.member = (int32_t)any(N),
                                                .flags = u->kind == ST_UNIT_REDUCE && any(2)};
+    if (st_load_of_rows(u))
+        rows(c, u, entry);
 }
 
 static void *zeroed(size_t number, size_t size) { return calloc(number ? number : 1, size); }
@@ -72,6 +95,20 @@ static void written(uint64_t seed, const struct st_load_out *out, int32_t flags)
     CHECK(uses >= out->nuses); /* tasks share what they use alike */
 }
 
+/* Room for what is counted. */
+static void counts(struct st_load *l)
+{
+    l->bytes = zeroed(N * N, sizeof(*l->bytes));
+    l->demand = zeroed(2 * N * N, sizeof(*l->demand));
+    l->memory = zeroed(N, sizeof(*l->memory));
+    l->nflags = zeroed(N, sizeof(*l->nflags));
+    l->stamp = zeroed(2 * N, sizeof(*l->stamp));
+    l->entries = zeroed(1 << 16, sizeof(*l->entries));
+    l->mix = zeroed(N * N, sizeof(*l->mix));
+    l->mix_ps = zeroed(N, sizeof(*l->mix_ps));
+    l->mix_out = zeroed(N, sizeof(*l->mix_out));
+}
+
 static void one(uint64_t seed, int sdma)
 {
     struct case_ *cases = zeroed(N, sizeof(*cases));
@@ -79,7 +116,8 @@ static void one(uint64_t seed, int sdma)
     struct st_load_die dies[N];
     struct st_load l = {.dies = dies, .n = N, .sdma = sdma, .reduces = 1, .rate = {1, 1, 1, 1}, .write = {1, 1, 1, 1},
                         .engine = {1, 1, 1, 1}, .accumulate = 2, .loss = .1, .backlog = 1e6, .jitter = .5,
-                        .block = 1 << 20, .descriptor_ps = 7, .issue_ps = 5};
+                        .stream = {1, 1, 1, 1}, .block = 1 << 13, .descriptor_ps = 7, .issue_ps = 5, .row_ps = 900,
+                        .handover_ps = 3, .ahead = 1};
     struct st_load_out out = {0};
     uint64_t room, lanes, flags = 0, nunits = 0;
     int64_t base[N];
@@ -89,23 +127,21 @@ static void one(uint64_t seed, int sdma)
     state = seed;
     for (m = 0; m < N; m++) {
         uint32_t at = 0, n = any(UNITS + 1);
+        uint64_t entry = 0;
 
         dies[m] = (struct st_load_die){.die = m * 3, .package = m / 2, .node = m / 4, .slow = 1.0};
         for (k = 0; k < ST_LOAD_NPORTS; k++)
             dies[m].port[k] = m * ST_LOAD_NPORTS + k;
         for (i = 0; i < n; i++)
-            unit(&cases[m], i, &at);
+            unit(&cases[m], i, &at, &entry);
         for (c = 1; c < CORES; c++)
             cases[m].begin[c] = cases[m].begin[c - 1] + any(n - cases[m].begin[c - 1] + 1);
         cases[m].begin[CORES] = n;
-        plans[m] = (struct st_load_plan){cases[m].units, cases[m].operands, cases[m].begin, n, at, CORES, m};
+        plans[m] = (struct st_load_plan){cases[m].units, cases[m].operands, cases[m].begin, n, at, CORES, m,
+                                         cases[m].rows, entry};
         nunits += n;
     }
-    l.bytes = zeroed(N * N, sizeof(*l.bytes));
-    l.demand = zeroed(2 * N * N, sizeof(*l.demand));
-    l.memory = zeroed(N, sizeof(*l.memory));
-    l.nflags = zeroed(N, sizeof(*l.nflags));
-    l.stamp = zeroed(2 * N, sizeof(*l.stamp));
+    counts(&l);
     for (m = 0; m < N; m++)
         CHECK(st_load_measure(&l, &plans[m], &bad) == ST_LOAD_OK);
     for (m = 0; m < N; m++) {
@@ -139,6 +175,7 @@ static void one(uint64_t seed, int sdma)
     CHECK(out.ntasks <= room && out.nuses <= l.nuses && out.nlanes <= lanes);
     written(seed, &out, (int32_t)(flags + 4 + nunits));
     free(cases), free(l.bytes), free(l.demand), free(l.memory), free(l.nflags), free(l.stamp), free(l.poster);
+    free(l.entries), free(l.mix), free(l.mix_ps), free(l.mix_out);
     free((void *)(uintptr_t)l.pair), free(out.flags), free(out.tasks), free(out.uses), free(out.lanes);
 }
 
@@ -159,7 +196,7 @@ static void refused(void)
         x.field = value;                                      \
         CHECK(st_load_check(&l, &p, &x) == status);           \
     } while (0)
-    BAD(kind, 5, ST_LOAD_EKIND);
+    BAD(kind, 7, ST_LOAD_EKIND);
     BAD(kind, 0, ST_LOAD_EKIND);
     BAD(dst_first, 1, ST_LOAD_EOPERAND);
     BAD(dst_first, UINT32_MAX, ST_LOAD_EOPERAND);
@@ -170,6 +207,26 @@ static void refused(void)
     BAD(wait_peer, 1, ST_LOAD_EFLAG);
     BAD(post_flag, 1 << 20, ST_LOAD_EFLAG);
     BAD(post_flag, -2, ST_LOAD_EFLAG);
+    operand[1].member = 0;
+    good.kind = ST_UNIT_ROWS;
+    good.dst_first = 1;
+    good.row = 4;
+    p.nrows = 2;
+    CHECK(st_load_check(&l, &p, &good) == ST_LOAD_OK);
+    BAD(row, 0, ST_LOAD_EROWS);
+    BAD(row, 3, ST_LOAD_EROWS);
+    BAD(row, 2, ST_LOAD_EROWS);
+    BAD(index, 1, ST_LOAD_EROWS);
+    BAD(index, UINT64_MAX, ST_LOAD_EROWS);
+    BAD(nsrc, 2, ST_LOAD_EROWS);
+    BAD(ndst, 2, ST_LOAD_EOPERAND);
+    good.kind = ST_UNIT_COMBINE;
+    BAD(total, 0, ST_LOAD_EROWS);
+    BAD(total, ST_ROW_MOST + 1, ST_LOAD_EROWS);
+    BAD(total, 2, ST_LOAD_EROWS);
+    good.total = 1;
+    CHECK(st_load_check(&l, &p, &good) == ST_LOAD_OK);
+    BAD(nsrc, 0, ST_LOAD_OK);
 }
 
 int main(void)

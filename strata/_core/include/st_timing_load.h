@@ -35,7 +35,8 @@ enum st_load_status {
     ST_LOAD_EFLAG = 4,    /* flag or wait_peer out of range */
     ST_LOAD_EBYTES = 5,   /* none, or too many */
     ST_LOAD_EREDUCE = 6,  /* the engine does not reduce */
-    ST_LOAD_EUSES = 7     /* more operands than a task can have uses */
+    ST_LOAD_EUSES = 7,    /* more operands than a task can have uses */
+    ST_LOAD_EROWS = 8     /* rows, or entries, that are not there */
 };
 
 enum {
@@ -57,6 +58,8 @@ struct st_load_plan {
     const uint32_t *core_begin;
     uint32_t nunits, noperands, cores;
     int32_t member;
+    const uint64_t *rows; /* entries of units that move rows; NULL: there are none */
+    uint64_t nrows;
 };
 
 /* What may be asked of a die's memory at once, bytes per picosecond. */
@@ -71,8 +74,9 @@ struct st_load {
     const struct st_load_die *dies; /* [n] */
     const double *slow;             /* [n * n]: what member i gives member j takes so many times as long; NULL: 1 */
     int32_t n, flat, sdma, reduces; /* reduces: the engine does; if sdma */
-    int64_t alpha_ps[ST_NTIERS], seen_ps[ST_NTIERS], poll_ps, issue_ps, descriptor_ps, handover_ps;
+    int64_t alpha_ps[ST_NTIERS], seen_ps[ST_NTIERS], poll_ps, issue_ps, row_ps, descriptor_ps, handover_ps;
     double rate[ST_NTIERS];  /* one core on one peer */
+    double stream[ST_NTIERS]; /* one ring on one peer, if sdma */
     double write[ST_NTIERS]; /* what a byte written takes of a pair, by what a byte read does */
     double engine[ST_NTIERS]; /* what a byte takes of the engine */
     double accumulate, loss, backlog, jitter;
@@ -86,6 +90,10 @@ struct st_load {
     struct st_load_memory *memory; /* [n] */
     int32_t *nflags;   /* [n]: flags of each member that are posted or waited for */
     int32_t *stamp;    /* [2 * n]: scratch */
+    uint32_t *entries; /* [65536]: scratch */
+    double *mix;       /* [n * n]: bytes that member i's sums of rows (ST_UNIT_COMBINE) read of member j's, */
+    double *mix_ps;    /* [n]: how long one core of a die that is not slow would take for them, */
+    double *mix_out;   /* [n]: and bytes that they write */
     uint64_t nuses;    /* at most */
     uint64_t ntasks;   /* of units */
     uint64_t nlanes;   /* cores that have something to do */
@@ -127,12 +135,28 @@ static inline int st_load_operand(const struct st_load *l, const struct st_unit 
     return o->member >= 0 && o->member < l->n && (!(o->flags & ST_OPERAND_PARTIAL) || u->kind == ST_UNIT_REDUCE);
 }
 
+static inline int st_load_of_rows(const struct st_unit *u)
+{
+    return u->kind == ST_UNIT_ROWS || u->kind == ST_UNIT_COMBINE;
+}
+
+/* Whether a unit that moves rows has whole ones, and its entries are there. */
+static inline int st_load_rows(const struct st_load_plan *p, const struct st_unit *u)
+{
+    uint64_t each = u->kind == ST_UNIT_COMBINE ? u->total : 1;
+
+    if (!u->row || u->bytes % u->row || u->ndst != 1 || !each || each > ST_ROW_MOST
+        || (u->kind == ST_UNIT_ROWS && u->nsrc != 1))
+        return 0;
+    return u->index <= p->nrows && u->bytes / u->row <= (p->nrows - u->index) / each;
+}
+
 static inline int st_load_check(const struct st_load *l, const struct st_load_plan *p, const struct st_unit *u)
 {
     uint64_t k, last = (uint64_t)u->dst_first + u->ndst;
-    int reduces = u->kind == ST_UNIT_REDUCE || u->kind == ST_UNIT_ACCUMULATE;
+    int reduces = u->kind == ST_UNIT_REDUCE || u->kind == ST_UNIT_ACCUMULATE, sums = u->kind == ST_UNIT_COMBINE;
 
-    if (u->kind < ST_UNIT_COPY || u->kind > ST_UNIT_ACCUMULATE || u->op >= ST_NOPS || u->dtype >= ST_NDTYPES
+    if (u->kind < ST_UNIT_COPY || u->kind > ST_UNIT_COMBINE || u->op >= ST_NOPS || u->dtype >= ST_NDTYPES
         || (reduces && u->dtype == 0))
         return ST_LOAD_EKIND;
     if ((u->wait_flag < 0) != (u->wait_peer < 0) || u->wait_peer >= l->n || u->wait_peer < -1 || u->wait_flag < -1
@@ -144,10 +168,12 @@ static inline int st_load_check(const struct st_load *l, const struct st_load_pl
         return ST_LOAD_EBYTES;
     if (l->sdma && reduces && !l->reduces)
         return ST_LOAD_EREDUCE;
-    if (!u->nsrc || !u->ndst || (uint64_t)u->src_first + u->nsrc > p->noperands || last > p->noperands)
+    if ((!u->nsrc && !sums) || !u->ndst || (uint64_t)u->src_first + u->nsrc > p->noperands || last > p->noperands)
         return ST_LOAD_EOPERAND;
-    if (((uint32_t)u->nsrc + u->ndst) * ST_LOAD_USES + ST_LOAD_SPARE > UINT16_MAX)
+    if ((sums ? (uint32_t)l->n : (uint32_t)u->nsrc + u->ndst) * ST_LOAD_USES + ST_LOAD_SPARE > UINT16_MAX)
         return ST_LOAD_EUSES;
+    if (st_load_of_rows(u) && !st_load_rows(p, u))
+        return ST_LOAD_EROWS;
     for (k = u->src_first; k < (uint64_t)u->src_first + u->nsrc; k++)
         if (!st_load_operand(l, u, &p->operands[k]))
             return ST_LOAD_EOPERAND;

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "st_timing_load.h"
+#include "st_timing_rows.h"
 
 #define ST_LOAD_KNOWN 4096 /* a power of two */
 
@@ -16,6 +16,7 @@ struct st_load_out {
     uint64_t ntasks, nuses, nlanes;
     int32_t pending[2]; /* flags that the lane's next task waits for, besides its own */
     int npending;
+    struct { uint32_t first, count; int32_t member; } mixed; /* what the sums of rows of a member (less 1) use */
     struct { uint32_t first, count; } known[ST_LOAD_KNOWN]; /* uses that may be a later task's, too, by their hash */
 };
 
@@ -171,25 +172,57 @@ static inline void st_load_share(struct st_load_out *out, uint64_t first, struct
     out->known[hash].count = count;
 }
 
+/* What a member's sums of rows use, written once. */
+static inline void st_load_uses_mixed(const struct st_load *l, struct st_load_out *out, int32_t me,
+                                      const struct st_load_sum *s, struct st_timing_task *t)
+{
+    int32_t m;
+
+    if (out->mixed.member != me + 1) {
+        out->mixed.member = me + 1;
+        out->mixed.first = (uint32_t)out->nuses;
+        for (m = 0; m < l->n; m++) {
+            double weight = st_load_mixed(l, me, m);
+
+            if (m == me || weight <= 0.0)
+                continue;
+            st_load_use(out, l->dies[m].port[ST_LOAD_HBM], ST_TIMING_NONE, weight);
+            st_load_far(l, out, m, me, weight, 0);
+        }
+        st_load_use(out, l->dies[me].port[ST_LOAD_HBM], ST_TIMING_NONE, s->own);
+        if (l->sdma)
+            st_load_use(out, l->dies[me].port[ST_LOAD_ENGINE], ST_TIMING_NONE, s->engine);
+        out->mixed.count = (uint32_t)(out->nuses - out->mixed.first);
+    }
+    t->use_first = out->mixed.first;
+    t->nuse = (uint16_t)out->mixed.count;
+}
+
 /* Work, uses, bound, latency and backlog of a unit that moves bytes. */
 static inline void st_load_move(const struct st_load *l, struct st_load_out *out, const struct st_load_plan *p,
                                 const struct st_unit *u, uint32_t unit, struct st_timing_task *t)
 {
     const struct st_load_die *die = &l->dies[p->member];
-    struct st_load_sum s = st_load_sum(l, p, u);
+    struct st_load_sum s = st_load_come(l, p, u);
     uint64_t first = out->nuses;
     double apart;
 
-    st_load_uses(l, out, p, u, 0);
-    st_load_uses(l, out, p, u, 1);
-    if (s.own > 0.0)
-        st_load_use(out, die->port[ST_LOAD_HBM], ST_TIMING_NONE, s.own);
-    if (l->sdma)
-        st_load_use(out, die->port[ST_LOAD_ENGINE], ST_TIMING_NONE, s.engine);
-    st_load_share(out, first, t);
-    t->tier = (uint8_t)s.tier;
     t->work = (double)u->bytes;
-    if (!l->sdma)
+    if (u->kind == ST_UNIT_COMBINE) {
+        st_load_uses_mixed(l, out, p->member, &s, t);
+        st_load_tally(l, p, u);
+        t->work = st_load_sums_ps(l, p, u) / s.legs;
+    } else {
+        st_load_uses(l, out, p, u, 0);
+        st_load_uses(l, out, p, u, 1);
+        if (s.own > 0.0)
+            st_load_use(out, die->port[ST_LOAD_HBM], ST_TIMING_NONE, s.own);
+        if (l->sdma)
+            st_load_use(out, die->port[ST_LOAD_ENGINE], ST_TIMING_NONE, s.engine);
+        st_load_share(out, first, t);
+    }
+    t->tier = (uint8_t)s.tier;
+    if (!l->sdma || st_load_of_rows(u))
         t->bound = 1.0 / (s.legs * die->slow);
     apart = s.remote ? s.apart / s.remote : 0.0;
     if (l->loss > 0.0 && apart > 0.0)

@@ -38,10 +38,14 @@ static inline void st_load_flags(const struct st_load *l, const struct st_load_p
 }
 
 /* Descriptors that a unit's bytes take, as st_lower.h cuts them. */
-static inline int64_t st_load_blocks(const struct st_load *l, const struct st_unit *u)
+static inline int64_t st_load_blocks(const struct st_load *l, const struct st_load_plan *p, const struct st_unit *u)
 {
     int64_t blocks = (int64_t)(u->bytes / l->block + (u->bytes % l->block != 0));
 
+    if (u->kind == ST_UNIT_ROWS)
+        return st_load_runs(l, p, u);
+    if (u->kind == ST_UNIT_COMBINE)
+        return st_load_tally(l, p, u); /* each row is copied, for cores to add up */
     return blocks * (u->kind == ST_UNIT_REDUCE ? u->ndst != 0 : u->ndst);
 }
 
@@ -65,6 +69,8 @@ static inline void st_load_by_core(const struct st_load *l, struct st_load_out *
         if (moves) {
             t->hold_ps = hold;
             st_load_move(l, out, p, u, i, t);
+            if (st_load_of_rows(u))
+                st_load_lead(l, p, u, t);
         }
         st_load_flags(l, p, u, core, i, t);
     }
@@ -87,7 +93,7 @@ static inline void st_load_by_ring(const struct st_load *l, struct st_load_out *
     st_load_pend(out, at->core_wait);
     for (i = p->core_begin[core]; i < p->core_begin[core + 1]; i++) {
         const struct st_unit *u = &p->units[i];
-        int64_t pieces = st_load_blocks(l, u) + (u->wait_flag >= 0) + (u->post_flag >= 0);
+        int64_t pieces = st_load_blocks(l, p, u) + (u->wait_flag >= 0) + (u->post_flag >= 0);
 
         t = st_load_next(l, out, ST_TASK_SUBMIT, (int32_t)i, 0);
         t->hold_ps = (int64_t)(each * (double)pieces + 0.5);
@@ -105,7 +111,10 @@ static inline void st_load_by_ring(const struct st_load *l, struct st_load_out *
         st_load_wait(t, (int32_t)(submitted + i), 0);
         if (moves) {
             st_load_move(l, out, p, u, i, t);
-            t->latency_ps += st_load_blocks(l, u) * l->handover_ps;
+            if (st_load_of_rows(u))
+                st_load_lead(l, p, u, t);
+            else
+                t->latency_ps += st_load_blocks(l, p, u) * l->handover_ps;
         }
         st_load_flags(l, p, u, core, i, t);
     }

@@ -145,6 +145,7 @@ def _figures(machine: Machine, effects: Effects, path: str) -> dict[str, Any]:
         "write": [tier.read_gbps / tier.write_gbps for tier in tiers],
         "poll_ps": ps(machine.sync.poll_us),
         "issue_ps": ps(machine.core.issue_us),
+        "row_ps": ps(machine.core.row_us),
         "accumulate": machine.core.accumulate_weight,
         "loss": machine.fanout.loss,
         "backlog": machine.fanout.backlog_bytes,

@@ -42,7 +42,8 @@ def figures(machine: Machine) -> dict[str, Any]:
     """The engine's constants as ``Translation.measure`` takes them."""
     engine, die = machine.sdma, machine.die
     if engine is None:
-        return {"descriptor_ps": 0, "handover_ps": 0, "block": 1, "reduces": False, "engine": [0.0] * 4}
+        return {"descriptor_ps": 0, "handover_ps": 0, "block": 1, "reduces": False, "engine": [0.0] * 4,
+                "stream": [1.0] * 4}
     ports = (die.hbm_gbps * die.hbm_efficiency / 2, die.sio_gbps, die.ub_gbps, die.ub_gbps)
     return {
         "descriptor_ps": round(engine.descriptor_us * 1e6),
@@ -50,4 +51,6 @@ def figures(machine: Machine) -> dict[str, Any]:
         "block": engine.block_bytes,
         "reduces": engine.reduces,
         "engine": [die.ub_gbps / port if port else 0.0 for port in ports],
+        "stream": [min(tier.read_gbps, engine.share * (port or tier.read_gbps)) / 1e3
+                   for tier, port in zip(machine.tiers, ports, strict=True)],
     }
