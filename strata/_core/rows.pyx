@@ -25,6 +25,10 @@ cdef extern from "st_plan.h":
         ST_UNIT_COMBINE
 
 
+cdef enum:
+    NT_BYTES = 1 << 20  # what is written at once, from which on non-temporal stores pay
+
+
 # One array of each member, and what becomes of its rows here.  Rows of a plan have the bytes of all columns' together.
 #   src      u64 (members,): address of each member's array;  limit: its length in bytes
 #   out      (rows, ...): C-contiguous, of this die; its trailing shape and dtype are those of the members' rows
@@ -35,7 +39,7 @@ Column = namedtuple("Column", "src limit out bias weights", defaults=((None, Non
 
 def rows_handle(plan, uint32_t members):
     """A plan of units of rows, checked, as run_rows() takes it; one run at a time."""
-    return PlanHandle(plan, members, 0, False, 0)
+    return PlanHandle(plan, members, 0, False, int(plan.units["bytes"].sum()) >= NT_BYTES)
 
 
 cdef class Columns:
