@@ -19,7 +19,7 @@ from strata import errors
 from strata._core import heap, memory
 from strata.failure import people
 from strata.moe import boards
-from strata.moe.agreement import HEAD, Asked, Head, block_of, fingerprint, mismatch, parse
+from strata.moe.agreement import CLEAN, HEAD, Asked, Head, block_of, fingerprint, mismatch, parse
 from strata.moe.events import Receiver, Task
 
 __all__ = ["Posted", "Rounds", "stop"]
@@ -43,6 +43,7 @@ class Posted:
         self.posts: np.ndarray | None = None
         self.waited: np.ndarray | None = None
         self.ended = False
+        self.gone: list[int] = []  # world ranks that have given up, or gone on without this die, and are masked now
 
     def present(self, member: int) -> bool:
         """Whether the member has posted the round, and is not masked."""
@@ -115,7 +116,7 @@ class Rounds:
                 raise
             return posts, np.where(arrived, arrived, np.where(waited, waited + at, at if at > 1e9 * SLICE else 0))
 
-        posted.posts, posted.waited = self._await(attempt, posted.masking)
+        posted.posts, posted.waited = self._await(attempt, posted.masking, posted.gone)
         here = [m for m in range(self.group.size) if posted.present(m)]
         desc, count = (posted.posts[name][here].tolist() for name in ("desc", "count"))
         if any(known != posted.known for known in zip(desc, count, strict=True)):
@@ -145,7 +146,9 @@ class Rounds:
     def end(self, posted: Posted) -> None:
         """This member has read what it wants, and waits until all have, if their reading concerns the caller."""
         posted.ended = True
+        before = self.board.mask
         self.board.done(posted.number, posted.masking)
+        posted.gone += [self.group.ranks[m] for m in np.flatnonzero(self.board.mask & ~before)]
         if posted.ours:
             self._held.ours.append((posted.number, posted.arrays))
             posted.arrays = ()
@@ -177,6 +180,11 @@ class Rounds:
                 self.check()
                 receive()
                 self.end(posted)
+            if posted.gone and posted.asked.kind != CLEAN:  # in step all the same
+                raise errors.GroupBroken(
+                    f"{people(posted.gone)} gave up, or went on without this die, before it had read their rows: what "
+                    f"{what} returned may be anything; masked from now on", ranks=posted.gone, group=self.group.name,
+                    operation=what, number=posted.number)
 
         if not later and not self.receiver.busy:
             work()
@@ -190,10 +198,11 @@ class Rounds:
 
     # ---- waiting ----------------------------------------------------------------------
 
-    def _await(self, attempt: Callable[[float], Any], masking: bool) -> Any:
+    def _await(self, attempt: Callable[[float], Any], masking: bool, gone: list[int] | None = None) -> Any:
         """Repeats ``attempt(seconds)`` until it does not time out, the timeout is over, or the job ends.
 
-        ``masking``: members that are lost are masked, and the rest waited for.
+        ``masking``: members that are lost are masked, and the rest waited for; those that neither died nor are late are
+        added to ``gone``.
         """
         end = time.monotonic() + self.timeout
         while True:
@@ -214,6 +223,8 @@ class Rounds:
                 if not masking or not error.ranks:
                     raise
                 self._mask(error)
+                if gone is not None and isinstance(error, errors.GroupBroken):
+                    gone += error.ranks
 
     def _mask(self, error: errors.StrataError) -> None:
         mask = self.board.mask

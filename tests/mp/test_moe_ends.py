@@ -48,6 +48,32 @@ def test_masks_by_hand(trio):
     trio.run(masks)
 
 
+def left_behind(group):
+    """Ranks 0 and 1 wait for rank 2 as long as they may, and go on; it is told when it comes."""
+    buffer = low(group, enable_shrink=True, timeout=0.2)
+    pair = group.split(group.rank < 2)
+    x, idx, _ = data(group)
+    if group.rank < 2:
+        for _ in range(2):
+            _, _, handle, _, _ = buffer.low_latency_dispatch(x, idx, TOKENS, E, use_fp8=False)
+            assert (handle[1][:, 2] & 0xFFFFFFFF == 0).all()
+        pair.barrier()
+    group.barrier()
+    if group.rank == 2:
+        with pytest.raises(errors.GroupBroken, match="ranks 0, 1.*went on without this die") as caught:
+            buffer.low_latency_dispatch(x, idx, TOKENS, E, use_fp8=False)
+        assert caught.value.ranks == (0, 1)
+        status = np.zeros(3, np.int32)
+        buffer.low_latency_query_mask_buffer(status)
+        assert status.tolist() == [1, 1, 0]
+    group.barrier()
+    return there_and_back(group, low(group))
+
+
+def test_who_was_left_behind_is_told(trio):
+    trio.run(left_behind)
+
+
 # ---- several, again and again ---------------------------------------------------------------------
 
 
