@@ -155,6 +155,9 @@ static void test_slow_reader(void)
     CHECK_IS(post(&s, 0, r, MS, 0, mask), ST_ETIMEOUT);
     CHECK(mask[0] == 4);
     mask[0] = 0;
+    CHECK_IS(st_board_post(&s.boards[0], r, &(struct st_post){0}, MS, 0, mask), ST_ETIMEOUT);
+    CHECK(mask[0] == 4);
+    mask[0] = 0;
     CHECK_IS(take(&s, 2, 2, MS, 0, mask), ST_OK); /* another round: not that one's slot */
     CHECK_IS(post(&s, 0, r, MS, 0, mask), ST_ETIMEOUT);
     CHECK(mask[0] == 4);
