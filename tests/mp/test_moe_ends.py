@@ -2,7 +2,9 @@
 
 import gc
 import os
+import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -237,6 +239,37 @@ def test_an_end_with_rounds_in_progress(how):
         if how == "finalize":
             assert job.all("caught", [0])[0].data.kind == "NotInJob"
             assert job.all("again", [0])[0].data.kind == "GroupBroken"
+
+
+def interrupted(die):
+    """Ctrl-C while rank 0 waits for rank 1, which has not come yet."""
+    group = strata.world()
+    buffer = low(group)
+    x, idx, _ = data(group)
+    if die.rank == 0:
+        def posted():
+            while buffer.runtime.next == 1:
+                time.sleep(0.001)
+            die.say("waits")
+
+        threading.Thread(target=posted).start()
+    else:
+        die.hear()
+    for name in ("first", "second"):
+        die.say(name, die.catch(buffer.low_latency_dispatch, x, idx, TOKENS, E, use_fp8=False))
+
+
+def test_an_interrupt_ends_the_buffer():
+    with Job(interrupted, 2) as job:
+        job.all("waits", [0])
+        job.kill(0, signal.SIGINT)
+        assert job.all("first", [0])[0].data.kind == "KeyboardInterrupt"
+        assert job.all("second", [0])[0].data.kind == "GroupBroken"
+        job.tell(1)
+        for name in ("first", "second"):
+            caught = job.all(name, [1])[1].data
+            assert caught.kind in ("GroupBroken", "PeerDead") and caught.ranks == (0,), caught
+        assert job.reap(0) == job.reap(1) == 0
 
 
 def windows(group):
