@@ -82,9 +82,20 @@ def weights(r: Round, rank: int) -> np.ndarray:
     return np.random.default_rng((r.salt, rank, 2)).normal(size=(r.tokens[rank], r.topk)).astype(np.float32)
 
 
+def numbers(shape, dtype, rank: int, salt: int) -> np.ndarray:
+    """Of many magnitudes, so that sums of float32 depend on their order; NaN and infinities among them."""
+    dtype = dtype_of(dtype)
+    if dtype.name not in ("bfloat16", "float16", "float32", "float64"):
+        return data(shape, dtype, rank, salt)
+    made = data(shape, "float64", rank, salt)
+    reach = 3 if dtype.name == "float16" else 5
+    with np.errstate(over="ignore"):
+        return (made * 10.0 ** np.random.default_rng((salt, rank, 4)).uniform(-reach, reach, shape)).astype(dtype)
+
+
 def tokens(r: Round, rank: int, more: int = 0) -> np.ndarray:
     """x; finite where it is made smaller."""
-    made = data((r.tokens[rank], r.hidden), r.dtype, rank, r.salt + more)
+    made = numbers((r.tokens[rank], r.hidden), r.dtype, rank, r.salt + more)
     return made if not r.quant else np.nan_to_num(made.astype(np.float32), posinf=9, neginf=-7).astype(made.dtype)
 
 
@@ -100,7 +111,7 @@ def scales(r: Round, rank: int, more: int = 0) -> np.ndarray:
 
 def results(r: Round, rows: int, rank: int) -> np.ndarray:
     """What a member sends back in place of rows."""
-    return data((rows, r.hidden), combined(r), rank, r.salt + 99)
+    return numbers((rows, r.hidden), combined(r), rank, r.salt + 99)
 
 
 def combined(r: Round) -> np.dtype:
@@ -109,7 +120,7 @@ def combined(r: Round) -> np.dtype:
 
 
 def bias(r: Round, rank: int) -> list[np.ndarray]:
-    return [data((r.tokens[rank], r.hidden), combined(r), rank, r.salt + 200 + b) for b in range(r.biases)]
+    return [numbers((r.tokens[rank], r.hidden), combined(r), rank, r.salt + 200 + b) for b in range(r.biases)]
 
 
 def most(case: Case, r: Round) -> int:
