@@ -25,6 +25,7 @@ from strata.moe.events import Receiver, Task
 __all__ = ["Posted", "Rounds", "stop"]
 
 SLICE = 0.05  # seconds of a wait, after which it is looked whether the job has ended
+FIRST = 0.001  # the first part of a wait for posts; the next are twice as long each, up to SLICE
 LOST = (errors.PeerDead, errors.CollectiveTimeout, errors.GroupBroken, errors.CorruptSpace, errors.RegistrationError,
         errors.NotInJob)
 STATUS = {status.error: code for code, status in reversed(list(enumerate(errors.STATUS))) if status.error}
@@ -104,17 +105,25 @@ class Rounds:
     def gather(self, posted: Posted) -> None:
         """Waits for the others' posts, and compares what all ask for.  CollectiveMismatch on all members."""
         began = time.monotonic_ns()
-        arrived = np.zeros(self.group.size, np.int64)
+        arrived = np.full(self.group.size, -1, np.int64)  # ns until each was seen; exact in a wait's last part
+        arrived[self.group.rank] = 0
+        part = FIRST
 
         def attempt(seconds: float) -> Any:
-            at = time.monotonic_ns() - began
-            try:
-                posts, waited = self.board.wait(posted.number, seconds)
-            except errors.CollectiveTimeout as error:
-                here = [m for m, rank in enumerate(self.group.ranks) if rank not in error.ranks and not arrived[m]]
-                arrived[here] = time.monotonic_ns() - began
-                raise
-            return posts, np.where(arrived, arrived, np.where(waited, waited + at, at if at > 1e9 * SLICE else 0))
+            nonlocal part
+            while True:
+                now, length = time.monotonic_ns() - began, min(part, seconds)
+                try:
+                    posts, waited = self.board.wait(posted.number, length)
+                except errors.CollectiveTimeout as error:
+                    missing = np.isin(self.group.ranks, error.ranks)
+                    arrived[(arrived < 0) & ~missing] = time.monotonic_ns() - began
+                    seconds -= length
+                    part = min(2 * part, SLICE)
+                    if seconds <= 0:
+                        raise
+                else:
+                    return posts, np.where(arrived >= 0, arrived, np.where(now > 1e9 * FIRST, now, 0) + waited)
 
         posted.posts, posted.waited = self._await(attempt, posted.masking, posted.gone)
         here = [m for m in range(self.group.size) if posted.present(m)]
