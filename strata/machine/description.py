@@ -93,10 +93,11 @@ class Fanout:
 @dataclass(frozen=True)
 class Sync:
     """``entry_us``: arrival or closing of an operation, beyond distance; ``poll_us``: from when a flag can be seen to
-    when a core goes on."""
+    when a core goes on; ``fused_us``: barriers of all cores of a die within an operator that does several things."""
 
     entry_us: float = _at(0, 1e6)
     poll_us: float = _at(0, 1e6)
+    fused_us: float = _at(0, 1e6)
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,7 @@ class Machine:
             alpha_us=tuple(t.alpha_us for t in tiers), gbps=tuple(t.core_gbps for t in tiers),
             unit_bytes=tuple(t.unit_bytes for t in tiers), cap=tuple(t.cap for t in tiers),
             sio_gbps=self.die.sio_gbps, ub_gbps=self.die.ub_gbps,
+            row_us=tuple(self.core.issue_us + self.core.row_us + t.alpha_us for t in tiers),
         )  # fmt: skip
 
     @functools.cached_property

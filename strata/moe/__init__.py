@@ -10,7 +10,7 @@
     y, _, _ = buffer.combine(experts(recv_x, recv_topk_idx, recv_topk_weights), handle)
 
 Rows are pulled from where they lie straight to where they belong: no packing, no buffer on the way.
-``docs/moe.md`` has every method and argument.
+``docs/moe.md`` has every method and argument, ``docs/moe-timing.md`` what it takes on a machine (``moe.simulate``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,16 @@ from strata.plan.moe import Placement, Routing, balance, imbalance
 
 __all__ = [
     "Buffer", "BufferTooSmall", "Config", "DispatchHandle", "EventHandle", "EventOverlap", "LowLatencyHandle",
-    "Placement", "Routing", "balance", "imbalance", "stop", "topk_idx_t",
+    "Placement", "Routing", "balance", "imbalance", "simulate", "stop",
+    "topk_idx_t",
 ]
 
 topk_idx_t = np.int64  # of topk_idx
+
+
+def __getattr__(name: str) -> object:
+    if name == "simulate":  # which dies have no use for: it imports the machines and their simulator
+        from strata.moe.predicting import simulate
+
+        return simulate
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,6 +31,8 @@ class Cost:
     ``sio_gbps``, ``ub_gbps``  a die's port to its package and to all others, 1e9 bytes per second in each
                     direction; 0: no limit but the cores (``plan.ports`` goes by them, partition does not)
 
+    ``row_us``      units that move rows of a table: from a row to the next at least, microseconds; 0: bytes alone count
+
     Times are whole picoseconds, so that the same plan comes out on every host.
     """
 
@@ -40,6 +42,7 @@ class Cost:
     cap: tuple[int, ...] = (NO_CAP,) * NTIERS
     sio_gbps: float = 0.0
     ub_gbps: float = 0.0
+    row_us: tuple[float, ...] = (0.0,) * NTIERS
 
     alpha_ps: np.ndarray = _derived()
     ps_per_byte: np.ndarray = _derived()
@@ -48,7 +51,7 @@ class Cost:
     _hash: int = _derived()
 
     def __post_init__(self) -> None:
-        for name, least in (("alpha_us", 0), ("gbps", 1e-6), ("unit_bytes", 1), ("cap", 1)):
+        for name, least in (("alpha_us", 0), ("gbps", 1e-6), ("unit_bytes", 1), ("cap", 1), ("row_us", 0)):
             value = tuple(getattr(self, name))
             if len(value) != NTIERS or not all(least <= v < 1 << 48 for v in value):
                 raise InvalidArgument(f"{name} is {value}: not {NTIERS} figures of {least} or more")
@@ -65,8 +68,12 @@ class Cost:
         ):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
-        figures = (self.alpha_us, self.gbps, self.unit_bytes, self.cap, self.sio_gbps, self.ub_gbps)
+        figures = (self.alpha_us, self.gbps, self.unit_bytes, self.cap, self.sio_gbps, self.ub_gbps, self.row_us)
         object.__setattr__(self, "_hash", hash(figures))
+
+    def row_ps(self, nbytes: int) -> np.ndarray:
+        """From a row of so many bytes to the next, f64 picoseconds by tier."""
+        return np.maximum(self.ps_per_byte * nbytes, np.array(self.row_us) * 1e6)
 
     def __hash__(self) -> int:
         """Found once: plans are looked up by it."""

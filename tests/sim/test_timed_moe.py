@@ -7,6 +7,7 @@ from timed_cases import CM384, PLAIN
 from strata.errors import InvalidArgument
 from strata.exec.timed import Program
 from strata.exec.timed.records import HBM, MOVE, SIO_IN, UB_IN
+from strata.moe import simulate
 from strata.plan import moe
 from strata.plan.plan import Plan
 from strata.plan.records import DTYPE_NAMES
@@ -138,7 +139,7 @@ def test_more_to_do_or_less_to_do_it_with_is_never_faster(kind, mode):
     least = us(CM384, made=made)
     ports = {"die.ub_gbps": 40.0, "die.sio_gbps": 40.0}
     cores = {f"tier.{t}.core_gbps": 2.0 for t in ("sio", "l1", "l2")}
-    for worse in (ports, cores, {"core.row_us": 3.0}, {"tier.l1.alpha_us": 9.0}, {"core.issue_us": 2.0}):
+    for worse in (ports, cores, {"core.row_us": 9.0}, {"tier.l1.alpha_us": 9.0}, {"core.issue_us": 2.0}):
         assert us(CM384.replace(**worse), made=made) >= least * (1 - 1e-9), worse
     assert us(CM384, 2 * ROW) >= least
 
@@ -186,3 +187,68 @@ def test_a_die_without_tokens_and_without_experts():
         for kind in ("dispatch", "combine"):
             stage, timeline = run(CM384, plans(kind, given, CM384))
             assert (timeline.finish_us(stage) > 0).all()
+
+
+# ---- strata.moe.simulate -------------------------------------------------------------
+
+
+SMALL = {"ranks": 8, "tokens": 48, "hidden": 1024, "topk": 4, "experts": 32}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["dispatch", "combine"])
+def test_parts_add_up_and_buffers_cost_something(kind, mode):
+    found = {system: simulate(kind, mode, system=system, **SMALL) for system in ("strata", "zerocopy", "staged")}
+    for made in found.values():
+        assert sum(made.parts_us.values()) == pytest.approx(made.time_us, rel=0.05)
+        assert made.parts_us["barriers"] == pytest.approx(CM384.sync.fused_us)
+        away = made.rows.sum() - np.trace(made.rows)
+        assert made.busbw_GBps == pytest.approx(away * 2048 / 8 / made.time_us / 1e3)
+        assert made.rows.sum() > 0 and made.core_times_us.shape == (8, 48) and str(made)
+    assert found["strata"].time_us <= found["zerocopy"].time_us < found["staged"].time_us
+    copies = found["staged"].parts_us["copies in"] + found["staged"].parts_us["copies out"]
+    assert found["staged"].time_us - found["zerocopy"].time_us == pytest.approx(copies, rel=1e-6)
+
+
+def test_smaller_rows_are_faster_and_what_travels_is_counted():
+    plain, fp8, int8 = (simulate("dispatch", "low_latency", quant=q, **SMALL) for q in (None, "fp8", "int8"))
+    assert (plain.row_bytes, fp8.row_bytes, int8.row_bytes) == (2048, 1536, 1536)
+    assert simulate("dispatch", hidden=7168, ranks=2, tokens=1, quant="int8").row_bytes == 7680
+    machine = CM384.replace(**{"core.row_us": 0.0, "die.ub_gbps": 10.0, "die.sio_gbps": 10.0})
+    plain, fp8 = (simulate("dispatch", "low_latency", quant=q, machine=machine, **SMALL) for q in (None, "fp8"))
+    assert fp8.parts_us["rows"] < plain.parts_us["rows"] and "convert" in fp8.parts_us
+
+
+def test_a_recorded_routing_is_what_counts():
+    given = moe.Routing(4, (tuple(np.full((tokens, 2), [[0, 3]]) for tokens in (5, 0, 2, 1)),))
+    made = simulate("dispatch", "low_latency", routing=given, hidden=512)
+    assert made.ranks == 4 and made.rows.tolist() == [[5, 0, 0, 5], [0] * 4, [2, 0, 0, 2], [1, 0, 0, 1]]
+    other = simulate("dispatch", "low_latency", routing=given, hidden=512, placement=moe.Placement.default(4, 4))
+    assert other.digest == made.digest
+    skewed = simulate("dispatch", "high_throughput", routing="zipf", **SMALL)
+    assert skewed.time_us > simulate("dispatch", "high_throughput", **SMALL).time_us
+
+
+def test_by_the_engine_cores_only_submit():
+    for kind in ("dispatch", "combine"):
+        made = simulate(kind, "low_latency", path="sdma", **SMALL)
+        assert made.path == "sdma" and ("add up" in made.parts_us) == (kind == "combine")
+        assert made.core_times_us.max() < made.parts_us["rows"]
+
+
+@pytest.mark.parametrize("wrong", [
+    {"kind": "all_reduce"}, {"mode": "fast"}, {"system": "nccl"}, {"path": "pcie"}, {"partition": "fair"},
+    {"quant": "int4"}, {"kind": "combine", "quant": "fp8"}, {"cores": 49}, {"cores": 0}, {"routing": "normal"},
+    {"hidden": 0}, {"ranks": 769}, {"topk": 300}, {"tokens": -1},
+])  # fmt: skip
+def test_what_does_not_go_together_is_refused(wrong):
+    with pytest.raises(InvalidArgument):
+        simulate(**{"ranks": 4, "tokens": 8, **wrong})
+
+
+@pytest.mark.parametrize("dies,dispatch,combine", [(8, 116, 118), (256, 152, 149)])
+def test_canns_latencies(dies, dispatch, combine):
+    """arXiv 2506.12708: 8 dies are what core.row_us is fitted to, 256 follow."""
+    how = {"mode": "low_latency", "ranks": dies, "tokens": 128, "system": "zerocopy", "partition": "balanced"}
+    assert simulate("dispatch", quant="int8", **how).time_us == pytest.approx(dispatch, rel=0.15)
+    assert simulate("combine", **how).time_us == pytest.approx(combine, rel=0.15)

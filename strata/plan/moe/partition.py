@@ -103,7 +103,8 @@ def _dispatch(
     table: np.ndarray, n: int, rank: int, row: int, cores: int, policy: str, cost: costs.Cost, tiers: np.ndarray
 ) -> _Cut:
     """The partition of windows."""
-    rate = cost.ps_per_byte * row
+    rate = cost.row_ps(row)
+    alpha = np.where(np.array(cost.row_us) > 0, 0, cost.alpha_ps)  # which it is a part of
     number = int(table[:, 1].sum())
     least = min(number // max(PER_CORE * cores, FEW) + 1, LEAST_UNIT)
     plain = np.clip(cost.units // row, least, LEAST_UNIT)
@@ -112,7 +113,7 @@ def _dispatch(
     def cut(big: np.ndarray, small: np.ndarray, tail: np.ndarray, balanced: bool) -> _Cut:
         slices, pieces = routing.cut(table, tiers, big, small, tail, LEAST_UNIT, SLICE_DTYPE)
         made = scheduling.schedule(
-            slices, tiers, cost.alpha_ps, rate, _UNCUT, cost.caps, UNIT_DTYPE, OPERAND_DTYPE, rank=rank, cores=cores,
+            slices, tiers, alpha, rate, _UNCUT, cost.caps, UNIT_DTYPE, OPERAND_DTYPE, rank=rank, cores=cores,
             balanced=balanced, local_first=False, dtype=0, itemsize=1, whole=True,
         )  # fmt: skip
         return _Cut(*made, pieces)
@@ -121,7 +122,7 @@ def _dispatch(
         best = cut(plain, plain, none, policy == "balanced")
     else:
         big, small, tail, apart = routing.limits(
-            table, tiers, plain, 1, cost.alpha_ps, rate, cores, 2 * PER_CORE * cores + len(table)
+            table, tiers, plain, 1, alpha, rate, cores, 2 * PER_CORE * cores + len(table)
         )
         best = cut(big, small, tail, True)
         if best.makespan_ps > apart:
@@ -135,13 +136,13 @@ _UNCUT = np.full(len(costs.HOST.units), LEAST_UNIT, np.int64)  # a piece has no 
 
 
 def tariff(members: np.ndarray, rank: int, nranks: int, cost: costs.Cost = costs.HOST,
-           topology: topologies.Topology = topologies.HOST) -> tuple[np.ndarray, int]:  # fmt: skip
+           topology: topologies.Topology = topologies.HOST, row: int = KIB) -> tuple[np.ndarray, int]:  # fmt: skip
     """(i64 of each of ``members``, int): what a KiB read from them costs die ``rank``, and one written, picoseconds.
 
     What ``routing.prices`` takes: ``sums = routing.prices(rows, *tariff(...))`` is made once for a routing, whatever
-    rows will be long.
+    rows will be long, unless rows cost something beyond their bytes (``cost.row_us``): ``row`` is theirs.
     """
-    each = np.rint(cost.ps_per_byte * KIB).astype(np.int64)
+    each = np.rint(cost.row_ps(row) * KIB / row).astype(np.int64)
     return each[topology.seen(rank, nranks)[members]], int(each[LOCAL])
 
 
@@ -178,7 +179,7 @@ def combine_plan(
     if rows.dtype != np.uint64 or not wide or not rows.flags.c_contiguous:
         raise InvalidArgument(f"rows are {rows.dtype} of shape {rows.shape}: u64 (tokens, 1 to {MAX_ENTRIES})")
     if prices is None:
-        prices = routing.prices(rows, *tariff(sums.members, rank, n, cost, topology))
+        prices = routing.prices(rows, *tariff(sums.members, rank, n, cost, topology, row))
     elif prices.shape != (len(rows) + 1,):
         raise InvalidArgument(f"prices have shape {prices.shape} for {len(rows)} tokens")
     tiers = topology.seen(rank, n)[sums.members]
@@ -204,12 +205,15 @@ def _blocks(prices: np.ndarray, row: int, cores: int, policy: str, cost: costs.C
     each = max(1, min(-(-total // (cores * unit)), max(PER_CORE, FEW // cores), -(-tokens // cores)))
     number = cores * each
     part = np.arange(number + 1)
+    even = (tokens * (part // each) // cores) + _within(tokens, cores, each, part)
     if policy == "naive":
-        return (tokens * (part // each) // cores) + _within(tokens, cores, each, part)
+        return even
     target = total // number * part + total % number * part // number
     after = np.searchsorted(prices, target)
     before = np.maximum(after - 1, 0)
-    return np.where(target - prices[before] < prices[after] - target, before, after)
+    fair = np.where(target - prices[before] < prices[after] - target, before, after)
+    most = [int(np.diff(prices[begins[::each]]).max()) for begins in (fair, even)]
+    return fair if most[0] <= most[1] else even  # few tokens of about the same cost
 
 
 def _within(tokens: int, cores: int, each: int, part: np.ndarray) -> np.ndarray:
