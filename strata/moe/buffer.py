@@ -19,6 +19,7 @@ from strata.moe.windows import Windows
 from strata.plan.moe import Placement
 from strata.plan.select import Ask, check
 
+LARGE = 1 << 20  # bytes of a receive array that is not left to the allocator
 JOIN = 5.0  # seconds that destroy() gives the receiving thread to end, once no round is in progress
 
 
@@ -26,7 +27,8 @@ class Buffer(HighThroughput, LowLatency):
     """Rounds of dispatch and combine among the members of a group.  Made by all members together.
 
     ``group``              a strata.Group (None: the world)
-    ``num_nvl_bytes``      0, or at least ``Config.get_nvl_buffer_size_hint`` of each config that is used
+    ``num_nvl_bytes``      0, or at least ``Config.get_nvl_buffer_size_hint`` of each config that is used; so much
+                           memory of what high-throughput rounds return is kept from call to call
     ``num_rdma_bytes``     at least ``get_low_latency_rdma_size_hint`` of each low-latency call; so much memory of
                            windows is kept from call to call
     ``low_latency_mode``   low-latency calls may be used
@@ -73,6 +75,7 @@ class Buffer(HighThroughput, LowLatency):
         self.placement = placement
         self._turn = threading.Lock()
         self._windows = Windows(group, self.num_rdma_bytes)
+        self._received = Windows(group, self.num_nvl_bytes, LARGE)
         wishes = {
             "num_nvl_bytes": self.num_nvl_bytes, "num_rdma_bytes": self.num_rdma_bytes,
             "low_latency_mode": self.low_latency_mode, "enable_shrink": self.enable_shrink,
@@ -97,7 +100,7 @@ class Buffer(HighThroughput, LowLatency):
             raise InvalidArgument("destroy: the Buffer was made without explicitly_destroy=True; it ends with its "
                                   "last reference")
         live, self._live = self._live, None
-        self._windows = Windows(self.group, 0)
+        self._windows = self._received = Windows(self.group, 0)
         if live is not None and live.context.here:
             self._end()
             live.receiver.join(live.timeout * 8 + JOIN)

@@ -37,6 +37,7 @@ class Calling:
     _live: Rounds | None  # None: destroyed
     _turn: threading.Lock
     _windows: Windows
+    _received: Windows
     _default: Placement | None = None
     _digested: tuple[Placement | None, int] = (None, 0)
 

@@ -141,7 +141,7 @@ class HighThroughput(Calling):
                      for m in range(self.group_size)]
             state = High(self._rounds, posted.number, placement.slots, rows.tokens, position, counts, lists,
                          worst or int(counts[:, self.rank].sum()), topk)
-            outs = [empty(self.group, (state.rows, c.shape[1]), c.dtype) for c in columns]
+            outs = [self._received.take((state.rows, c.shape[1]), c.dtype) for c in columns]
             handle = self._handle(state, layout[2].copy(), layout[0].copy())
             mine = slice(int(placement.first[self.rank]), int(placement.first[self.rank + 1]))
             per_slot = np.stack([head.slots[mine] for head in heads]).sum(axis=0)
@@ -194,7 +194,7 @@ class HighThroughput(Calling):
         columns = [fabric(self.group, rows.x)]
         if rows.scales is not None:
             columns.append(fabric(self.group, rows.scales))
-        outs = [empty(self.group, (state.rows, c.shape[1]), c.dtype) for c in columns]
+        outs = [self._received.take((state.rows, c.shape[1]), c.dtype) for c in columns]
         asked = Asked(agreement.CACHED, rows.hidden, rows.code, rows.scale_bytes, handle=state.round)
         posted = self._post_plain(asked, rows.tokens, columns)
 
@@ -247,7 +247,7 @@ class HighThroughput(Calling):
                 topk = matrix("topk_weights", topk_weights, ("float32",)).shape[1]
                 columns.append(fabric(self.group, weights_of(topk_weights, (state.rows, topk))))
             asked = Asked(agreement.COMBINE, x.shape[1], codes.dtype_code(x.dtype), topk=topk, handle=state.round)
-            outs = [empty(self.group, (state.tokens, c.shape[1]), c.dtype) for c in columns]
+            outs = [self._received.take((state.tokens, c.shape[1]), c.dtype) for c in columns]
             posted = self._post_plain(asked, state.rows, columns, keep=(biases,))
 
             def receive() -> None:
