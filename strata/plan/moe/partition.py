@@ -128,8 +128,21 @@ def _dispatch(
         if best.makespan_ps > apart:
             naive = cut(plain, plain, none, False)
             best = naive if naive.makespan_ps < best.makespan_ps else best
+        _spread(best, rank, len(tiers))
     routing.units(best.pieces, row, best.units, best.operands)
     return best
+
+
+def _spread(cut: _Cut, rank: int, n: int) -> None:
+    """Puts each core's units in the order of their peers, and lets the cores begin all around: in the scheduler's order
+    all are on one peer or two at a time, and wait for its port while those of others are idle."""
+    cores = len(cut.core_begin) - 1
+    core = np.repeat(np.arange(cores), np.diff(cut.core_begin))
+    turn = cut.operands["member"][cut.units["src_first"]] - rank - core * n // cores
+    order = np.argsort(core * n + turn % n, kind="stable")
+    stripe = cut.units["stripe"].copy()
+    cut.units[:] = np.take(cut.units, order)
+    cut.units["stripe"] = stripe
 
 
 _UNCUT = np.full(len(costs.HOST.units), LEAST_UNIT, np.int64)  # a piece has no more rows, and here a row is a byte
