@@ -99,6 +99,34 @@ def test_eight_rounds_in_flight(four):
     check(four, case_of(4, *rounds)._replace(order=(5, 2, 7, 0, 1, 6, 3, 4)))
 
 
+def _two_buffers(group, mode, case, small):
+    """Rounds of two Buffers, of the group and of a part of it, while both have one in progress."""
+    pair = group.subgroup([group.rank // 2 * 2, group.rank // 2 * 2 + 1])
+    kind = moe_dies.High if mode == "ht" else moe_dies.Low
+    all_of, part = (kind(moe_dies.buffer_of(g, c), c, c.rounds[0], g.rank) for g, c in ((group, case), (pair, small)))
+    for one in (all_of, part):
+        one.dispatch()
+    for one in (part, all_of) if group.rank % 2 else (all_of, part):
+        one.wait()
+        one.received()
+    for one in (part, all_of):
+        one.combine()
+    for one in (part, all_of) if group.rank % 2 else (all_of, part):
+        one.wait()
+        one.summed()
+    return [all_of.found], [part.found]
+
+
+@pytest.mark.parametrize("mode", ["ht", "ll"])
+def test_two_buffers_at_once(four, mode):
+    case = case_of(4, Round(mode=mode, wait="event", tokens=(5, 3, 0, 8), salt=1, topk=3))
+    small = case_of(2, Round(mode=mode, wait="event", tokens=(4, 6), salt=2, dtype="float32"))
+    found = four.run(_two_buffers, mode, case, small)
+    assert not play.differences(case, [mine for mine, _ in found], play.expected(case))
+    for first in (0, 2):
+        assert not play.differences(small, [mine for _, mine in found[first : first + 2]], play.expected(small))
+
+
 # ---- what DeepEP's own tests ask ------------------------------------------------------
 
 
