@@ -151,10 +151,10 @@ def test_death_after(mode, shrink, stop):
         assert [job.reap(r) for r in range(N) if r != VICTIM] == [0] * (N - 1)
 
 
-def _loop(die, mode, shrink):
+def _loop(die, mode, shrink, path):
     """Rounds until one fails, or until one went on without the dead."""
     g = strata.world()
-    buffer, k = _buffer(g, shrink), 0
+    buffer, k = _buffer(g, shrink, path=path), 0
     status = np.zeros(N, np.int32)
     wanted = {}
     die.say("here")
@@ -188,8 +188,8 @@ def test_death_at_any_moment(mode, shrink):
     seed = random.SystemRandom().randrange(1 << 31)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    for _ in range(3):
-        with Job(_loop, N, mode, shrink) as job:
+    for path in ("mte", "sdma", "mte"):
+        with Job(_loop, N, mode, shrink, path) as job:
             job.all("here")
             time.sleep(0.05 * rng.random())
             job.kill(VICTIM)
