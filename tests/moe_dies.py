@@ -38,7 +38,7 @@ def buffer_of(group, case: Case) -> moe.Buffer:
     if case.placement is not None:
         placement = moe.Placement(*(np.array(part, np.int32) for part in case.placement))
     return moe.Buffer(
-        group, 0, size, low_latency_mode=size > 0, explicitly_destroy=True, placement=placement,
+        group, case.kept, size, low_latency_mode=size > 0, explicitly_destroy=True, placement=placement,
         path=case.path, partition=case.partition, cores=case.cores,
     )  # fmt: skip
 
@@ -61,6 +61,8 @@ def play_case(group, case: Case) -> list[dict]:
         rounds[k].summed()
     for one in rounds:
         one.once_more()
+    for one in rounds:
+        one.unchanged()
     buffer.destroy()
     return [one.found for one in rounds]
 
@@ -69,6 +71,7 @@ class _One:
     def __init__(self, buffer, case: Case, r: Round, rank: int) -> None:
         self.buffer, self.case, self.r, self.rank = buffer, case, r, rank
         self.found: dict = {}
+        self.arrays: dict = {}
         self.later = None
         self.idx = play.routing(case, r, rank)
         self.x = placed(play.tokens(r, rank), r.layout)
@@ -83,8 +86,14 @@ class _One:
         return {"async_finish": True} if self.r.wait != "now" else {}
 
     def keep(self, **arrays) -> None:
-        """Copies, so that later rounds cannot change what was found."""
+        """Copies, as they are now; and the arrays themselves."""
         self.found |= {name: np.array(array) for name, array in arrays.items()}
+        self.arrays |= arrays
+
+    def unchanged(self) -> None:
+        """What a round has returned is the caller's: no later round writes there."""
+        for name, array in self.arrays.items():
+            assert ref.same(np.asarray(array), self.found[name]), f"{name} of a round was changed by a later one"
 
     def once_more(self) -> None:
         pass

@@ -49,6 +49,7 @@ class Case(NamedTuple):
     path: str | None = None
     partition: str | None = None
     cores: int | None = None
+    kept: int = 0  # bytes of receive arrays that the Buffer keeps
     order: tuple = ()  # rounds in the order in which they are waited for, turned by rank
 
     @property

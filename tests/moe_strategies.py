@@ -66,6 +66,7 @@ def cases(draw, n: int, most: int = 8):
         path=draw(st.sampled_from((None, "mte", "sdma"))),
         partition=draw(st.sampled_from((None, "balanced", "naive"))),
         cores=draw(st.sampled_from((None, 1, 3))),
+        kept=draw(st.sampled_from((0, 3000, 1 << 20))),
         order=tuple(draw(st.permutations(range(count)))),
     )  # fmt: skip
 

@@ -127,6 +127,32 @@ def test_two_buffers_at_once(four, mode):
         assert not play.differences(small, [mine for _, mine in found[first : first + 2]], play.expected(small))
 
 
+def _kept(group, cases):
+    """Rounds of one Buffer; every other one's results are let go, so that later ones may have their memory."""
+    buffer, held, found = moe_dies.buffer_of(group, cases[-1]), [], []
+    for k, case in enumerate(cases):
+        kind = moe_dies.High if case.rounds[0].mode == "ht" else moe_dies.Low
+        one = kind(buffer, case, case.rounds[0], group.rank)
+        for step in (one.dispatch, one.wait, one.received, one.combine, one.wait, one.summed):
+            step()
+        found.append([one.found])
+        held += [one] * (k % 2)
+    for one in held:
+        one.unchanged()
+    return found
+
+
+@pytest.mark.parametrize("mode", ["ht", "ll"])
+def test_memory_is_used_again_only_when_nobody_has_it(trio, mode):
+    """Arrays above 1 MiB, which the Buffer keeps."""
+    shape = {"hidden": 14_000, "dtype": "float32", "topk": 1, "masked": 0.0, "give_idx": False}
+    cases = [case_of(3, Round(mode=mode, wait=("now", "event")[k % 2], tokens=(30, 20, 22), salt=k, **shape), experts=3,
+                     kept=1 << 23) for k in range(5)]  # fmt: skip
+    found = trio.run(_kept, cases)
+    for k, case in enumerate(cases):
+        assert not play.differences(case, [mine[k] for mine in found], play.expected(case))
+
+
 # ---- what DeepEP's own tests ask ------------------------------------------------------
 
 
