@@ -82,7 +82,7 @@ cdef class Board:
         self.closed = False
 
     def __dealloc__(self):
-        if not self.closed:
+        if not self.closed and kept is not None:  # None: the interpreter ends, and with it the die
             kept.append(self.memory)
         free(self.b.at)
 

@@ -99,11 +99,13 @@ class Buffer(HighThroughput, LowLatency):
         if not self.explicitly_destroy:
             raise InvalidArgument("destroy: the Buffer was made without explicitly_destroy=True; it ends with its "
                                   "last reference")
-        live, self._live = self._live, None
-        self._windows = self._received = Windows(self.group, 0)
-        if live is not None and live.context.here:
-            self._end()
-            live.receiver.join(live.timeout * 8 + JOIN)
+        with self._only("destroy"):
+            try:
+                if self._live is not None and self._live.context.here:
+                    self._end()
+                    self._live.receiver.join(min(self._live.timeout * 8 + JOIN, threading.TIMEOUT_MAX))
+            finally:
+                self._live, self._windows, self._received = None, Windows(self.group, 0), Windows(self.group, 0)
 
     def __repr__(self) -> str:
         state = "destroyed" if self._live is None else f"next round {self._live.next}"

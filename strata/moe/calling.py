@@ -50,10 +50,7 @@ class Calling:
     @contextlib.contextmanager
     def _call(self, name: str, previous_event: EventOverlap | None = None, async_finish: bool = False,
               allocate_on_comm_stream: bool = False) -> Iterator[None]:
-        if not self._turn.acquire(blocking=False):
-            raise InvalidArgument(f"{name}: another thread is in a call of this Buffer; rounds have one order, so "
-                                  "calls come one after another, or each thread has a Buffer of its own")
-        try:
+        with self._only(name):
             if not self.group.context.here:
                 space.current()  # raises, and says why
                 raise errors.NotInJob(f"{name}: this process was forked from a die and is not one itself")
@@ -68,6 +65,14 @@ class Calling:
                 raise InvalidArgument("allocate_on_comm_stream needs previous_event and async_finish")
             if previous_event is not None and previous_event.event is not None:
                 previous_event.current_stream_wait()
+            yield
+
+    @contextlib.contextmanager
+    def _only(self, name: str) -> Iterator[None]:
+        if not self._turn.acquire(blocking=False):
+            raise InvalidArgument(f"{name}: another thread is in a call of this Buffer; rounds have one order, so "
+                                  "calls come one after another, or each thread has a Buffer of its own")
+        try:
             yield
         finally:
             self._turn.release()

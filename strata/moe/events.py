@@ -26,7 +26,7 @@ class Task:
         self.error: BaseException | None = None
         self._run: Callable[[], None] | None = run
         self._told = False
-        self._ended = threading.Event()
+        self.ended = threading.Event()
 
     def run(self) -> None:
         run, self._run = self._run, None
@@ -37,15 +37,15 @@ class Task:
             self.error = error
         finally:
             del run  # and with it the arrays of the round
-            self._ended.set()
+            self.ended.set()
 
     def done(self) -> bool:
-        return self._ended.is_set()
+        return self.ended.is_set()
 
     def wait(self, context: Context) -> None:
         if not context.here:
             raise errors.NotInJob(f"{self.what}: this process was forked from the die that has begun it")
-        self._ended.wait()
+        self.ended.wait()
         if self.error is not None:
             self._told = True
             raise self.error

@@ -8,8 +8,10 @@ before it has posted is its own affair: the others wait until it asks again.  Wh
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 
 from strata import errors
 from strata._core import heap, memory
+from strata._core import moe as core
 from strata.failure import people
 from strata.moe import boards
 from strata.moe.agreement import CLEAN, HEAD, Asked, Head, block_of, fingerprint, mismatch, parse
@@ -65,6 +68,7 @@ class Rounds:
         self._held = boards.lease(group, wishes, timeout)
         self.board = self._held.board
         self.receiver = Receiver(f"strata.moe {group.name}", self._give_back)
+        self._behind: deque[tuple[int, threading.Event]] = deque()  # rounds of the receiver's, and their ends
         _all.add(self)
 
     @property
@@ -72,7 +76,13 @@ class Rounds:
         return self._held.round
 
     def check(self) -> None:
-        """GroupBroken: an earlier round has failed."""
+        """GroupBroken: an earlier round has failed; NotInJob: the group is closed."""
+        if self.receiver.stopping.is_set():
+            raise errors.NotInJob("strata.finalize() has closed the group, and ended its rounds", group=self.group.name,
+                                  operation="moe")
+        self._sound()
+
+    def _sound(self) -> None:
         if self.failure is not None:
             why, ranks = self.failure
             raise errors.GroupBroken(f"this Buffer has failed: {why}; make a new one, on group.shrink() if a member "
@@ -89,6 +99,7 @@ class Rounds:
              lists: np.ndarray, worst: int = 0, masking: bool = False, keep: tuple[Any, ...] = (),
              ours: bool = False) -> Posted:
         """Posts the next round.  If it raises, nothing has been posted.  ``ours``: no column is the caller's."""
+        self._keep_up()
         block = block_of(asked, worst, rows, slots, lists, self.words)
         desc, count = known = fingerprint(asked)
         number = self._held.round
@@ -101,6 +112,15 @@ class Rounds:
             raise self.lost(error, number) from None
         self._held.posted()
         return Posted(number, asked, known, (block, columns, keep), masking, ours)
+
+    def _keep_up(self) -> None:
+        """Waits until this member, too, has received the round whose slot the next one takes.  Each of the receiver's
+        waits ends by itself."""
+        while self._behind and self._behind[0][0] <= self.next - core.ROUNDS:
+            if self._behind[0][1].wait(SLICE):
+                self._behind.popleft()
+            else:
+                self.check()
 
     def gather(self, posted: Posted) -> None:
         """Waits for the others' posts, and compares what all ask for.  CollectiveMismatch on all members."""
@@ -167,13 +187,16 @@ class Rounds:
 
     @contextlib.contextmanager
     def part(self, posted: Posted) -> Iterator[None]:
-        """A part of a round: an error of this member's own ends the round; any other ends the Buffer."""
+        """A part of a round: an error of this member's own ends the round; any other ends the Buffer, and so does what
+        a signal handler raises in a wait for the others."""
         try:
             yield
         except LOST as error:
             raise self.lost(error, posted.number) from error.__cause__
-        except Exception:
-            if not posted.ended:
+        except Exception as error:
+            if posted.posts is None or posted.ended:
+                self.fail(error, posted.number)
+            else:
                 with self.part(posted):
                     self.end(posted)
             raise
@@ -186,7 +209,7 @@ class Rounds:
 
         def work() -> None:
             with self.part(posted):
-                self.check()
+                self._sound()
                 receive()
                 self.end(posted)
             if posted.gone and posted.asked.kind != CLEAN:  # in step all the same
@@ -200,6 +223,7 @@ class Rounds:
             return None
         with self.part(posted):
             task = self.receiver.submit(Task(f"{what} (round {posted.number})", work))
+            self._behind.append((posted.number, task.ended))
         if later:
             return task
         task.wait(self.context)
@@ -219,10 +243,7 @@ class Rounds:
             try:
                 return attempt(min(left, SLICE))
             except errors.CollectiveTimeout as error:
-                if self.receiver.stopping.is_set():
-                    raise errors.NotInJob("strata.finalize() has ended the round", group=self.group.name,
-                                          operation="moe") from None
-                self.check()  # of a round on the other thread
+                self.check()  # whether a round on the other thread has failed, or the job has ended
                 if left > SLICE:
                     continue
                 if not masking:

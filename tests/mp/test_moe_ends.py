@@ -239,11 +239,16 @@ def test_an_end_with_rounds_in_progress(how):
         assert job.reap(1) == 0
         if how == "finalize":
             assert job.all("caught", [0])[0].data.kind == "NotInJob"
-            assert job.all("again", [0])[0].data.kind == "GroupBroken"
+            assert job.all("again", [0])[0].data.kind == "NotInJob"
+
+
+def _raises(*_):
+    raise errors.StrataError("of a signal handler")
 
 
 def interrupted(die):
-    """Ctrl-C while rank 0 waits for rank 1, which has not come yet."""
+    """A signal while rank 0 waits for rank 1, which has not come yet."""
+    signal.signal(signal.SIGUSR1, _raises)
     group = strata.world()
     buffer = low(group)
     x, idx, _ = data(group)
@@ -260,11 +265,12 @@ def interrupted(die):
         die.say(name, die.catch(buffer.low_latency_dispatch, x, idx, TOKENS, E, use_fp8=False))
 
 
-def test_an_interrupt_ends_the_buffer():
+@pytest.mark.parametrize("number, error", [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGUSR1, "StrataError")])
+def test_an_interrupt_ends_the_buffer(number, error):
     with Job(interrupted, 2) as job:
         job.all("waits", [0])
-        job.kill(0, signal.SIGINT)
-        assert job.all("first", [0])[0].data.kind == "KeyboardInterrupt"
+        job.kill(0, number)
+        assert job.all("first", [0])[0].data.kind == error
         assert job.all("second", [0])[0].data.kind == "GroupBroken"
         job.tell(1)
         for name in ("first", "second"):

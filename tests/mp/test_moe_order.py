@@ -1,0 +1,81 @@
+"""A Buffer's thread is behind its calls: more rounds than may be in flight, destroy(), the end of a program."""
+
+import threading
+
+import launching
+import numpy as np
+from moe_buffers import TOKENS, E, data, low, there_and_back
+
+from strata.moe.events import Task
+
+
+def _stands(buffer):
+    """The Buffer's thread does nothing until the event is set."""
+    gate = threading.Event()
+    buffer.runtime.receiver.submit(Task("stands still", gate.wait))
+    return gate
+
+
+def behind(group):
+    """Rank 0's thread stands still while the others are through; the call that takes the first one's slot waits."""
+    buffer, gate = low(group), None
+    x, idx, weights = data(group)
+    if group.rank == 0:
+        gate = _stands(buffer)
+    rounds = [buffer.low_latency_dispatch(x, idx, TOKENS, E, use_int8=True, use_fp8=False, return_recv_hook=True)
+              for _ in range(8)]  # fmt: skip
+    if gate is None:
+        for *_, hook in rounds:
+            hook()
+    group.barrier()
+    if gate is not None:
+        threading.Timer(0.2, gate.set).start()
+    rounds.append(buffer.low_latency_dispatch(x, idx, TOKENS, E, use_int8=True, use_fp8=False, return_recv_hook=True))
+    for *_, hook in rounds:
+        hook()
+    for (q, scales), count, *_ in rounds:
+        for i, rows in enumerate(count):
+            assert np.array_equal(q[i, :rows], rounds[0][0][0][i, :rows])
+            assert np.array_equal(scales[i, :rows], rounds[0][0][1][i, :rows])
+    return there_and_back(group, buffer)
+
+
+def test_a_call_waits_for_its_own_thread(trio):
+    trio.run(behind)
+
+
+def destroyed(group):
+    """destroy() waits for rounds that have not been received, and their rows come."""
+    buffer = low(group, explicitly_destroy=True, timeout=float("inf"))
+    x, idx, _ = data(group)
+    right = buffer.low_latency_dispatch(x, idx, TOKENS, E, use_fp8=False)
+    gate = _stands(buffer)
+    got, count, _, _, hook = buffer.low_latency_dispatch(x, idx, TOKENS, E, use_fp8=False, return_recv_hook=True)
+    threading.Timer(0.1, gate.set).start()
+    buffer.destroy()
+    hook()
+    assert count.tolist() == right[1].tolist()
+    for i, rows in enumerate(count):
+        assert np.array_equal(got[i, :rows], right[0][i, :rows])
+    return there_and_back(group, low(group))
+
+
+def test_destroy_waits_for_rounds(trio):
+    trio.run(destroyed)
+
+
+LEAVES_BUFFERS = """
+import numpy as np
+import strata
+from strata import moe
+
+group = strata.world()
+buffer = moe.Buffer(group, 0, 1 << 20, low_latency_mode=True)
+buffer.low_latency_dispatch(np.ones((6, 64), "f4"), np.zeros((6, 1), np.int64), 6, 8, return_recv_hook=True)[4]()
+moe.Buffer(group)
+"""
+
+
+def test_the_end_of_a_program_is_silent(tmp_path):
+    done = launching.run("-n", 2, launching.write(tmp_path / "leaves.py", LEAVES_BUFFERS))
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
