@@ -47,7 +47,7 @@ def matrix(name: str, a: Any, dtypes: tuple[str, ...] | None = None) -> np.ndarr
     if not isinstance(a, np.ndarray):
         raise TypeError(f"{name}: a numpy array is expected, not {type(a).__name__}")
     if dtypes is not None and a.dtype.name not in dtypes:
-        raise errors.UnsupportedType(f"{name} is {a.dtype}; {', '.join(dtypes)} is expected")
+        raise errors.UnsupportedType(f"{name} is {a.dtype}; {' or '.join(dtypes)} is expected")
     if a.ndim != 2:
         raise InvalidArgument(f"{name} has shape {a.shape}; two dimensions are expected")
     return a
@@ -56,6 +56,8 @@ def matrix(name: str, a: Any, dtypes: tuple[str, ...] | None = None) -> np.ndarr
 def rows_of(x: Any, name: str = "x") -> Rows:
     """``x`` of a dispatch: an array of floats, or (float8_e4m3fn or int8, scales)."""
     if not isinstance(x, tuple):
+        if isinstance(x, np.ndarray) and x.dtype.name in SMALL:
+            raise errors.UnsupportedType(f"{name} is {x.dtype} without scales; ({name}, scales) is expected")
         found = Rows(matrix(name, x, FLOATS), None)
     else:
         if len(x) != 2:

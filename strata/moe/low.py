@@ -53,11 +53,14 @@ class LowLatency(Calling):
         experts = whole("num_experts", experts, 1)
         if not self.low_latency_mode:
             raise InvalidArgument(f"{name}: the Buffer was made without low_latency_mode=True")
-        need = low_latency_bytes(tokens, hidden, self.group_size, self._placed(experts).slots)
+        n, slots = self.group_size, self._placed(experts).slots
+        need = low_latency_bytes(tokens, hidden, n, slots)
         if self.num_rdma_bytes < need:
             raise BufferTooSmall(f"{name}: num_rdma_bytes={self.num_rdma_bytes} is too small for {tokens} tokens of "
-                                 f"hidden {hidden} and {experts} experts on {self.group_size} ranks: {need} are needed "
-                                 "(get_low_latency_rdma_size_hint)", operation=name)
+                                 f"hidden {hidden} and {experts} experts on {n} ranks: {need} are needed, as "
+                                 f"Buffer.get_low_latency_rdma_size_hint({tokens}, {hidden}, {n}, {slots}) says"
+                                 + ("" if slots == experts else f", for the placement's {slots} slots"),
+                                 operation=name)
         return tokens, experts
 
     # ---- dispatch -----------------------------------------------------------------------
@@ -80,13 +83,16 @@ class LowLatency(Calling):
         BufferTooSmall: num_rdma_bytes.
         """
         with self._call("low_latency_dispatch"):
+            if isinstance(x, tuple):
+                raise TypeError("x: one array is expected, not a tuple; low_latency_dispatch itself casts it (use_fp8)")
             x = matrix("x", x, FLOATS)
             if not x.shape[1]:
                 raise InvalidArgument(f"x has shape {x.shape}; rows of at least one element are expected")
             most, experts = self._room("low_latency_dispatch", num_max_dispatch_tokens_per_rank, x.shape[1],
                                        num_experts)
             if len(x) > most:
-                raise InvalidArgument(f"x has {len(x)} tokens, and num_max_dispatch_tokens_per_rank is {most}")
+                raise InvalidArgument(f"x has {len(x)} tokens, and num_max_dispatch_tokens_per_rank is {most}: "
+                                      "at least the tokens of the fullest rank are expected, the same on all ranks")
             casts = self._casts(x, use_fp8, round_scale, use_ue8m0, use_int8)
             _one_of(async_finish, return_recv_hook)
             topk_idx = topk_of(topk_idx, len(x))
@@ -214,9 +220,11 @@ class LowLatency(Calling):
                 raise InvalidArgument("handle: what low_latency_dispatch of this Buffer returned is expected")
             _one_of(async_finish, return_recv_hook)
             state, (rows, hidden) = handle.state, (handle[0].shape, handle[3])
-            if not isinstance(x, np.ndarray) or x.dtype.name not in FLOATS or x.shape != (*rows, hidden):
-                raise InvalidArgument(f"x: {', '.join(FLOATS)} of shape {(*rows, hidden)} is expected, not "
-                                      f"{getattr(x, 'dtype', type(x).__name__)} of {getattr(x, 'shape', None)}")
+            if not isinstance(x, np.ndarray):
+                raise TypeError(f"x: a numpy array of shape {(*rows, hidden)} is expected, not {type(x).__name__}")
+            if x.dtype.name not in FLOATS or x.shape != (*rows, hidden):
+                raise InvalidArgument(f"x: {', '.join(FLOATS[:-1])} or {FLOATS[-1]} of shape {(*rows, hidden)}, as "
+                                      f"recv_x has, is expected, not {x.dtype} of shape {x.shape}")
             used = self._same_choices(topk_of(topk_idx, len(state.topk_idx)), state)
             weights = np.ascontiguousarray(weights_of(topk_weights, state.topk_idx.shape))
             weights = weights.copy() if weights is topk_weights else weights
@@ -328,6 +336,8 @@ class LowLatency(Calling):
         with self._call("low_latency_update_mask_buffer"):
             member = whole("rank_to_mask", rank_to_mask, 0, self.group_size - 1)
             board = self._shrinking("low_latency_update_mask_buffer")
+            if member == self.rank:
+                raise InvalidArgument(f"rank_to_mask={member} is this die itself; the others may mask it")
             masks = board.mask
             masks[member] = bool(mask)
             board.mask = masks

@@ -145,7 +145,13 @@ class Rounds:
                 else:
                     return posts, np.where(arrived >= 0, arrived, np.where(now > 1e9 * FIRST, now, 0) + waited)
 
-        posted.posts, posted.waited = self._await(attempt, posted.masking, posted.gone)
+        try:
+            posted.posts, posted.waited = self._await(attempt, posted.masking, posted.gone)
+        except errors.CollectiveTimeout as error:
+            name, who = posted.asked.name, people(list(error.ranks))
+            raise errors.CollectiveTimeout(
+                f"{who} did not call {name} within {self.timeout:g} s (Buffer(timeout=), option timeout)",
+                ranks=error.ranks, group=self.group.name, operation=name, number=posted.number) from None
         here = [m for m in range(self.group.size) if posted.present(m)]
         desc, count = (posted.posts[name][here].tolist() for name in ("desc", "count"))
         if any(known != posted.known for known in zip(desc, count, strict=True)):

@@ -91,6 +91,30 @@ def test_wrong_arguments_leave_all_in_step(trio):
     trio.run(refuses)
 
 
+def usual_mistakes(group):
+    """Arrays and tuples in the wrong place are told what belongs there."""
+    buffer = low(group)
+    x, idx, weights = data(group)
+    at = layout(buffer, idx)
+    got, _, lows, _, _ = buffer.low_latency_dispatch(x, idx, TOKENS, E, use_fp8=False)
+    ask, send, back = buffer.dispatch, buffer.low_latency_dispatch, buffer.low_latency_combine
+    wrong = [
+        (TypeError, "without scales", lambda: ask(np.zeros(x.shape, "i1"), **at)),
+        (TypeError, "itself casts it", lambda: send((x, x), idx, TOKENS, E)),
+        (TypeError, "not tuple", lambda: back((got, got), idx, weights, lows)),
+        (ValueError, "as recv_x has", lambda: back(x, idx, weights, lows)),
+        (ValueError, "1 to 1048576", lambda: buffer.get_dispatch_layout(idx, 1 << 40)),
+    ]  # fmt: skip
+    for kind, text, call in wrong:
+        with pytest.raises(kind, match=text):
+            call()
+    return there_and_back(group, buffer)
+
+
+def test_usual_mistakes_are_told_what_is_expected(pair):
+    pair.run(usual_mistakes)
+
+
 def disagree(group):
     """All get the same error, and the Buffer goes on."""
     me, buffer, texts = group.rank, low(group), []
@@ -156,6 +180,41 @@ def worst(group):
 
 def test_too_few_worst_tokens_are_refused_on_all(trio):
     assert len(set(trio.run(worst))) == 1
+
+
+def alone(group):
+    """Rank 1 does not come, and who waits is told what for."""
+    buffer = moe.Buffer(group, timeout=0.3)
+    x, idx, _ = data(group)
+    at = layout(buffer, idx)
+    if group.rank == 0:
+        with pytest.raises(errors.CollectiveTimeout, match=r"rank 1 did not call dispatch within 0.3 s") as caught:
+            buffer.dispatch(x, **at)
+        assert caught.value.ranks == (1,)
+    group.barrier()
+    return True
+
+
+def test_who_is_late_and_for_what(pair):
+    assert pair.run(alone) == [True] * 2
+
+
+def hint_of_slots(group):
+    """What is said to be needed is what the hint says, with the numbers in the text."""
+    placement = moe.balance(np.ones(E), E + group.size, group.size)
+    buffer = moe.Buffer(group, low_latency_mode=True, placement=placement, enable_shrink=True)
+    x, idx, _ = data(group)
+    with pytest.raises(moe.BufferTooSmall, match=f"the placement's {placement.slots} slots") as caught:
+        buffer.low_latency_dispatch(x, idx, TOKENS, E)
+    needed, call = re.search(r"(\d+) are needed, as Buffer\.(\w+\([\d, ]+\))", str(caught.value)).groups()
+    assert eval(f"moe.Buffer.{call}") == int(needed)
+    with pytest.raises(errors.InvalidArgument, match="this die itself"):
+        buffer.low_latency_update_mask_buffer(group.rank, True)
+    return True
+
+
+def test_what_is_said_to_be_needed_is_the_hint(pair):
+    assert pair.run(hint_of_slots) == [True] * 2
 
 
 # ---- rounds in flight -------------------------------------------------------------------------

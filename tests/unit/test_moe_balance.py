@@ -172,3 +172,32 @@ def test_what_is_no_routing_is_refused(experts, steps, what):
     for wrong in ({"topk": 5}, {"topk": 0}, {"tokens": -1}, {"s": -1.0}, {"tokens": [1]}, {"steps": 0}):
         with pytest.raises(InvalidArgument):
             routing.zipf(**{"ranks": 2, "tokens": 3, "topk": 2, "experts": 4, **wrong})
+
+
+@pytest.mark.parametrize(
+    "error, what, asked",
+    [
+        (InvalidArgument, "ranks is 0: at least 1", {"ranks": 0}),
+        (InvalidArgument, "tokens is -1: at least 0", {"tokens": -1}),
+        (TypeError, "tokens is 1.5: a whole number", {"tokens": 1.5}),
+        (InvalidArgument, "tokens has 1 numbers for 2 ranks", {"tokens": [3]}),
+        (InvalidArgument, "topk is 5, and there are 4 experts", {"topk": 5}),
+        (InvalidArgument, "experts: 1 to", {"experts": 1 << 40}),
+        (InvalidArgument, "exponent.* is -1", {"s": -1.0}),
+        (InvalidArgument, "steps is 0", {"steps": 0}),
+    ],
+)
+def test_what_cannot_be_drawn_says_what_is_wrong(error, what, asked):
+    with pytest.raises(error, match=what):
+        routing.zipf(**{"ranks": 2, "tokens": 3, "topk": 2, "experts": 4, **asked})
+
+
+def test_numbers_of_slots_and_dies_are_whole():
+    for wrong in ({"slots": 4.5}, {"dies": 2.0}, {"nodes": "1"}):
+        with pytest.raises(TypeError, match=f"{next(iter(wrong))} is .*: a whole number is expected"):
+            balance(np.ones(4), **{"slots": 4, "dies": 2, "nodes": 1, **wrong})
+
+
+def test_so_many_experts_are_no_memory_error():
+    with pytest.raises(InvalidArgument, match="1 to 1048576"):
+        Placement.default(1 << 40, 2)

@@ -58,10 +58,13 @@ def _checked(load: np.ndarray, slots: int, dies: int, nodes: int) -> np.ndarray:
     weights = weights.astype(np.float64)
     if not np.isfinite(weights).all() or weights.min() < 0:
         raise InvalidArgument(f"load has {weights.min()} to {weights.max()}: non-negative numbers are expected")
+    for name, value in (("slots", slots), ("dies", dies), ("nodes", nodes)):
+        if not isinstance(value, int | np.integer):
+            raise TypeError(f"{name} is {value!r}: a whole number is expected")
     if slots < len(weights):
         raise InvalidArgument(f"{slots} slots for {len(weights)} experts: each needs one")
     if dies < 1 or nodes < 1 or dies % nodes:
-        raise InvalidArgument(f"{dies} dies on {nodes} nodes: as many on each are expected")
+        raise InvalidArgument(f"{dies} dies on {nodes} nodes: at least one, and as many on each, are expected")
     return weights if weights.any() else np.ones(len(weights))
 
 

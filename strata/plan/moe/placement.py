@@ -59,6 +59,8 @@ class Placement:
         """Every expert once, in order; the first experts % dies dies have one more than the others."""
         if experts < 1 or dies < 1:
             raise InvalidArgument(f"{experts} experts on {dies} dies: at least one of each is expected")
+        if experts > MAX_SLOTS:
+            raise InvalidArgument(f"{experts} experts: 1 to {MAX_SLOTS} are expected")
         return cls(np.arange(experts), even(experts, dies), experts)
 
     @property

@@ -74,7 +74,7 @@ def played(tables: Sequence[np.ndarray], placement: Placement, mode: str, most: 
     if mode not in MODES:
         raise InvalidArgument(f"mode is {mode!r}, not one of {', '.join(MODES)}")
     if len(tables) != placement.dies:
-        raise InvalidArgument(f"routings of {len(tables)} dies for a placement on {placement.dies}")
+        raise InvalidArgument(f"routings of {len(tables)} dies (ranks) for a placement on {placement.dies}")
     slots = [placement.physical(table, rank) for rank, table in enumerate(tables)]
     tokens = np.array([len(table) for table in slots], np.int64)
     if mode == MODES[1]:

@@ -11,10 +11,12 @@ A trace is an npz archive (``Routing.save``) of
 from __future__ import annotations
 
 import io
+import operator
 import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -119,13 +121,34 @@ def zipf(
 
     Who is liked is drawn once from ``seed``, and the same on all ranks and steps.
     """
-    sizes = [tokens] * ranks if isinstance(tokens, int) else list(tokens)
-    if not 1 <= topk <= experts or len(sizes) != ranks or min(sizes, default=-1) < 0 or not 0 <= s <= 100 or steps < 1:
-        raise InvalidArgument(f"ranks {ranks}, tokens {tokens}, topk {topk} of {experts}, s {s}, steps {steps}")
+    ranks, topk, experts, steps = (
+        _least(name, value, 1)
+        for name, value in (("ranks", ranks), ("topk", topk), ("experts", experts), ("steps", steps))
+    )
+    each = tokens if isinstance(tokens, Sequence | np.ndarray) else [tokens] * ranks
+    sizes = [_least("tokens", size, 0) for size in each]
+    if len(sizes) != ranks:
+        raise InvalidArgument(f"tokens has {len(sizes)} numbers for {ranks} ranks: one for each, or one for all")
+    if experts > MAX_SLOTS:
+        raise InvalidArgument(f"{experts} experts: 1 to {MAX_SLOTS} are expected")
+    if topk > experts:
+        raise InvalidArgument(f"topk is {topk}, and there are {experts} experts: a token names each once at most")
+    if not 0 <= s <= 100:
+        raise InvalidArgument(f"the exponent of Zipf's law is {s}: 0 (all alike) to 100 is expected")
     chance = np.random.default_rng(seed)
     liked = -s * np.log(np.arange(1, experts + 1))[chance.permutation(experts)].astype(np.float32)
     made = tuple(tuple(_drawn(chance, liked, size, topk) for size in sizes) for _ in range(steps))
     return Routing(experts, made, f"uniform, seed {seed}" if s == 0 else f"Zipf {s}, seed {seed}")
+
+
+def _least(name: str, value: Any, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}: a whole number is expected") from None
+    if number < least:
+        raise InvalidArgument(f"{name} is {number}: at least {least} is expected")
+    return number
 
 
 def _drawn(chance: np.random.Generator, liked: np.ndarray, tokens: int, topk: int) -> np.ndarray:
