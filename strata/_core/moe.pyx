@@ -268,5 +268,7 @@ cdef class Board:
         else:
             what = "has posted addresses that are not its own"
         ranks = [self.group.ranks[j] for j in members]
-        raise errors.from_status(rc, f"round {round}: {', '.join(f'rank {r}' for r in ranks)} {what}", errno=errno,
-                                 ranks=ranks, group=self.group.name, operation="moe", number=round)
+        many = len(ranks) > 1
+        who = ("ranks " if many else "rank ") + ", ".join(map(str, ranks))
+        raise errors.from_status(rc, f"round {round}: {who} {what.replace('has ', 'have ') if many else what}",
+                                 errno=errno, ranks=ranks, group=self.group.name, operation="moe", number=round)

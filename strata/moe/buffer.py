@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import threading
 import weakref
 from typing import Any
@@ -62,7 +63,9 @@ class Buffer(HighThroughput, LowLatency):
         if placement is not None and (not isinstance(placement, Placement) or placement.dies != group.size):
             raise InvalidArgument(f"placement: a strata.moe.Placement of {group.size} dies is expected, not "
                                   f"{placement!r:.80}")
-        if timeout is not None and not float(timeout) > 0:
+        if timeout is not None and not isinstance(timeout, numbers.Real):
+            raise TypeError(f"timeout={timeout!r}: seconds are expected")
+        if timeout is not None and not timeout > 0:
             raise InvalidArgument(f"timeout={timeout!r}: seconds, above 0, are expected")
         if low_latency_mode and not allow_nvlink_for_low_latency_mode:
             if path == "mte":

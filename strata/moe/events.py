@@ -173,6 +173,8 @@ class EventOverlap:
 
     def register_hook_after_wait(self, hook_after_wait: Callable[[], None]) -> None:
         """``hook_after_wait()`` is called by the next current_stream_wait.  InvalidArgument: there is one already."""
+        if not callable(hook_after_wait):
+            raise TypeError(f"hook_after_wait: something to call is expected, not {type(hook_after_wait).__name__}")
         if self.hook_after_wait is not None:
             raise InvalidArgument("a hook is registered already; current_stream_wait() calls it")
         self.hook_after_wait = hook_after_wait

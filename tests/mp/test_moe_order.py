@@ -4,8 +4,10 @@ import threading
 
 import launching
 import numpy as np
+import pytest
 from moe_buffers import TOKENS, E, data, low, there_and_back
 
+from strata import errors, moe
 from strata.moe.events import Task
 
 
@@ -62,6 +64,33 @@ def destroyed(group):
 
 def test_destroy_waits_for_rounds(trio):
     trio.run(destroyed)
+
+
+def late(group):
+    """Ranks 1 and 2 have posted, and do not read what rank 0 has for them."""
+    with pytest.raises(TypeError, match="timeout='1': seconds"):
+        moe.Buffer(group, timeout="1")
+    with pytest.raises(TypeError, match="something to call is expected, not int"):
+        moe.EventOverlap().register_hook_after_wait(3)
+    buffer = low(group, timeout=0.2 if group.rank == 0 else 20.0)
+    gate = _stands(buffer) if group.rank else None
+    x, idx, _ = data(group)
+    hook = buffer.low_latency_dispatch(x, idx, TOKENS, E, use_fp8=False, return_recv_hook=True)[4]
+    group.barrier()
+    if gate is None:
+        with pytest.raises(errors.CollectiveTimeout, match="ranks 1, 2 have not read it in time") as caught:
+            hook()
+        assert caught.value.ranks == (1, 2)
+    group.barrier()
+    if gate is not None:
+        gate.set()
+        with pytest.raises(errors.GroupBroken, match=r"rank 0 has given up at round .* \(ST_ETIMEOUT\)"):
+            hook()
+    return there_and_back(group, low(group))
+
+
+def test_who_does_not_read_is_named(trio):
+    trio.run(late)
 
 
 LEAVES_BUFFERS = """

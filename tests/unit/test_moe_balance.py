@@ -201,3 +201,13 @@ def test_numbers_of_slots_and_dies_are_whole():
 def test_so_many_experts_are_no_memory_error():
     with pytest.raises(InvalidArgument, match="1 to 1048576"):
         Placement.default(1 << 40, 2)
+
+
+def test_loads_whose_sums_are_no_numbers_are_balanced():
+    """Sums of the largest numbers there are, without a warning and as of smaller ones."""
+    loads = np.array([8.0, 1.0, 4.0, 2.0])
+    with np.errstate(all="raise"):
+        huge = balance(loads * 2.0**1020, slots=6, dies=2)
+    assert huge.logical.tolist() == balance(loads, slots=6, dies=2).logical.tolist()
+    with pytest.raises(InvalidArgument, match="1048576 at most"):
+        balance(loads, slots=1 << 40, dies=2)

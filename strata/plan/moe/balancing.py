@@ -13,7 +13,7 @@ import heapq
 import numpy as np
 
 from strata.errors import InvalidArgument
-from strata.plan.moe.placement import Placement, even
+from strata.plan.moe.placement import MAX_SLOTS, Placement, even
 
 SWAPS = 1000  # at most; each lowers the fullest die
 
@@ -61,11 +61,15 @@ def _checked(load: np.ndarray, slots: int, dies: int, nodes: int) -> np.ndarray:
     for name, value in (("slots", slots), ("dies", dies), ("nodes", nodes)):
         if not isinstance(value, int | np.integer):
             raise TypeError(f"{name} is {value!r}: a whole number is expected")
-    if slots < len(weights):
-        raise InvalidArgument(f"{slots} slots for {len(weights)} experts: each needs one")
+    if not len(weights) <= slots <= MAX_SLOTS:
+        raise InvalidArgument(f"{slots} slots for {len(weights)} experts: each needs one, and there are {MAX_SLOTS} "
+                              "at most")
     if dies < 1 or nodes < 1 or dies % nodes:
         raise InvalidArgument(f"{dies} dies on {nodes} nodes: at least one, and as many on each, are expected")
-    return weights if weights.any() else np.ones(len(weights))
+    most = float(weights.max())
+    if most > np.finfo(np.float64).max / slots:  # sums would be infinite
+        weights /= most
+    return weights if most else np.ones(len(weights))
 
 
 def replicate(weights: np.ndarray, slots: int, dies: int) -> np.ndarray:
