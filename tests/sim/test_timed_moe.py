@@ -252,3 +252,14 @@ def test_canns_latencies(dies, dispatch, combine):
     how = {"mode": "low_latency", "ranks": dies, "tokens": 128, "system": "zerocopy", "partition": "balanced"}
     assert simulate("dispatch", quant="int8", **how).time_us == pytest.approx(dispatch, rel=0.15)
     assert simulate("combine", **how).time_us == pytest.approx(combine, rel=0.15)
+
+
+def test_balanced_cores_begin_all_around():
+    """Not all of a die's on one peer at a time, whose port they would wait for."""
+    n, cores = 8, 48
+    given = moe.played(tables(n, 600, 256, 8), moe.Placement.default(256, n), MODES[0])
+    for plan in plans("dispatch", given, CM384, cores=cores, row=14336):
+        first = plan.operands["member"][plan.units["src_first"][plan.core_begin[:-1]]]
+        number = np.bincount(first, minlength=n)
+        assert number.min() >= 1 and number.max() <= 3 * cores // n
+        assert (np.diff(plan.units["stripe"].astype(int)) != 0).all()
