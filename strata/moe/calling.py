@@ -12,6 +12,7 @@ from strata import errors, selection
 from strata._core import space
 from strata._core.stream import current_stream
 from strata.errors import InvalidArgument
+from strata.failure import people
 from strata.moe.config import BufferTooSmall, Config
 from strata.moe.events import EventHandle, EventOverlap, Task
 from strata.moe.moving import How
@@ -109,7 +110,7 @@ class Calling:
     def _unmasked(self, name: str) -> None:
         masked = [self.group.ranks[m] for m in self._rounds.board.mask.nonzero()[0]]
         if masked:
-            raise InvalidArgument(f"{name} needs all members, and {masked} are masked; masks are for low-latency "
+            raise InvalidArgument(f"{name} needs all members, and masked are {people(masked)}; masks are for low-latency "
                                   "rounds: make a Buffer on group.shrink()")
 
     def _how(self, config: Config | None, row: int) -> How:

@@ -52,7 +52,7 @@ class Config:
         die: of nothing but the size hints, since rows go straight to their place
     """
 
-    num_sms: int
+    num_sms: int = 20
     num_max_nvl_chunked_send_tokens: int = 6
     num_max_nvl_chunked_recv_tokens: int = 256
     num_max_rdma_chunked_send_tokens: int = 6

@@ -353,6 +353,7 @@ def test_sizes():
     hint = moe.Buffer.get_low_latency_rdma_size_hint
     assert hint(128, 7168, 8, 256) >= 2 * 32 * 8 * 128 * 7168 * 2 and hint(1, 1, 3, 2) % 128 == 0
     assert moe.Config(20, 6, 256, 6, 128).get_rdma_buffer_size_hint(14336, 8) == 0
+    assert moe.Config() == moe.Config(20, 6, 256, 6, 256)
     need = moe.Config(20, 6, 256).get_nvl_buffer_size_hint(128, 2)
     strata.testing.pool(2).run(small, need)
 
