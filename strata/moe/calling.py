@@ -110,8 +110,8 @@ class Calling:
     def _unmasked(self, name: str) -> None:
         masked = [self.group.ranks[m] for m in self._rounds.board.mask.nonzero()[0]]
         if masked:
-            raise InvalidArgument(f"{name} needs all members, and masked are {people(masked)}; masks are for low-latency "
-                                  "rounds: make a Buffer on group.shrink()")
+            raise InvalidArgument(f"{name} needs all members, and masked are {people(masked)}; masks are for "
+                                  "low-latency rounds: make a Buffer on group.shrink()")
 
     def _how(self, config: Config | None, row: int) -> How:
         """Who moves rows, and in what pieces.  ``row``: bytes of one."""
