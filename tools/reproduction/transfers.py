@@ -96,7 +96,8 @@ CLAIMS = [
           zerocopy_gain),
     Claim("6, collectives", "full mesh over zero-copy ring, most from 1 MiB on, all_gather", 1.6, "x", PREDICTED,
           best_gain, "at 1 MiB, where the paper's curve begins; 1.48 at 512 KiB, 2.2 at 256 KiB.  Each of our ring's "
-          "steps is cut into equal units for all cores, as the full mesh is; a ring that cuts less well is further behind"),
+          "steps is cut into equal units for all cores, as the full mesh is; a ring that cuts less well is "
+          "further behind"),
     Claim("6, collectives", "full mesh over zero-copy ring, most from 1 MiB on, all_reduce", 1.6, "x", PREDICTED,
           best_reduction, "at 1 MiB, of which a ring's step carries a 32nd, 32 KiB: by the paper's own observation 2 "
           "it is then some 4.5 times slower, unless its ring is another one"),
