@@ -99,6 +99,12 @@ def test_eight_rounds_in_flight(four):
     check(four, case_of(4, *rounds)._replace(order=(5, 2, 7, 0, 1, 6, 3, 4)))
 
 
+def test_more_rounds_than_may_be_in_flight(four):
+    """Further calls wait for room."""
+    rounds = [Round(mode="ll", wait="hook", tokens=(1, 2, 0, k % 3), salt=k) for k in range(19)]
+    check(four, case_of(4, *rounds)._replace(order=tuple(range(18, -1, -1))))
+
+
 def _two_buffers(group, mode, case, small):
     """Rounds of two Buffers, of the group and of a part of it, while both have one in progress."""
     pair = group.subgroup([group.rank // 2 * 2, group.rank // 2 * 2 + 1])
