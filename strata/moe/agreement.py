@@ -118,7 +118,9 @@ def parse(words: np.ndarray, n: int) -> Head:
 def mismatch(asked: dict[int, Asked], ranks: tuple[int, ...], group: str, number: int) -> errors.CollectiveMismatch:
     """The error that all members raise; ``asked`` by member."""
     wishes: dict[str, list[int]] = {}
+    alike = len({what.placement for what in asked.values()} - {0}) < 2
     for member, what in sorted(asked.items()):
+        what = what._replace(placement=0) if alike else what
         wishes.setdefault(str(what), []).append(ranks[member])
     text = "; ".join(f"{people(who)}: {what}" for what, who in wishes.items())
     return errors.CollectiveMismatch(f"members asked for different operations: {text}", ranks=sorted(ranks),

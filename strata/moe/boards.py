@@ -73,7 +73,12 @@ def lease(group: Any, wishes: dict[str, int], timeout: float | None) -> Lease:
     for i, (number, held) in enumerate(free):
         record[1 + 2 * i : 3 + 2 * i] = number, held.round
     record[1 + 2 * OFFERED :] = list(wishes.values())
-    table = group.exchange(_GATHER, 8, 0, record, timeout)
+    try:
+        table = group.exchange(_GATHER, 8, 0, record, timeout)
+    except errors.CollectiveTimeout as error:
+        raise errors.CollectiveTimeout(f"{people(list(error.ranks))} did not make a moe.Buffer of this group in time; "
+                                       "all of its members do", ranks=error.ranks, group=group.name,
+                                       operation="moe.Buffer", number=error.number) from error
     _compare(group, wishes, table[:, 1 + 2 * OFFERED :])
     listed = table[:, 1 : 1 + 2 * OFFERED].reshape(len(table), -1, 2)
     offers = [{(int(number), int(at)) for number, at in row if number} for row in listed]

@@ -105,7 +105,11 @@ class HighThroughput(Calling):
             if per_slot.min(initial=0) < 0:
                 raise InvalidArgument(f"num_tokens_per_expert has {per_slot.min()}; numbers of tokens are expected")
             return placement, None
-        slot = placement.physical(topk_of(topk_idx, rows.tokens), self.rank)
+        choices = topk_of(topk_idx, rows.tokens)
+        if choices.max(initial=-1) >= placement.experts and self.placement is None:
+            raise InvalidArgument(f"topk_idx names expert {choices.max()}, and num_tokens_per_expert has "
+                                  f"{len(per_slot)} elements: one for each expert is expected")
+        slot = placement.physical(choices, self.rank)
         names = ("num_tokens_per_rank", "num_tokens_per_expert", "is_token_in_rank")
         for name, mine, right in zip(names, layout, self._layout(placement, slot), strict=True):
             if not np.array_equal(mine, right):

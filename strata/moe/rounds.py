@@ -219,9 +219,10 @@ class Rounds:
                 receive()
                 self.end(posted)
             if posted.gone and posted.asked.kind != CLEAN:  # in step all the same
+                gone = sorted(posted.gone)
                 raise errors.GroupBroken(
-                    f"{people(posted.gone)} gave up, or went on without this die, before it had read their rows: what "
-                    f"{what} returned may be anything; masked from now on", ranks=posted.gone, group=self.group.name,
+                    f"{people(gone)} gave up, or went on without this die, before it had read their rows: what {what} "
+                    "returned may be anything; masked from now on", ranks=gone, group=self.group.name,
                     operation=what, number=posted.number)
 
         if not later and not self.receiver.busy:

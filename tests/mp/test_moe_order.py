@@ -5,7 +5,7 @@ import threading
 import launching
 import numpy as np
 import pytest
-from moe_buffers import TOKENS, E, data, low, there_and_back
+from moe_buffers import TOKENS, E, data, layout, low, there_and_back
 
 from strata import errors, moe
 from strata.moe.events import Task
@@ -92,6 +92,28 @@ def late(group):
 
 def test_who_does_not_read_is_named(trio):
     trio.run(late)
+
+
+def alone(group):
+    """What a member does that the others do not, or not so, is named."""
+    buffer = low(group)
+    x, idx, _ = data(group)
+    with pytest.raises(errors.InvalidArgument, match=f"num_tokens_per_expert has {E - 1} elements"):
+        short = layout(buffer, idx)
+        short["num_tokens_per_expert"] = short["num_tokens_per_expert"][:-1].copy()
+        buffer.dispatch(x, topk_idx=np.full_like(idx, E - 1), **short)
+    with pytest.raises(errors.CollectiveMismatch, match="rank 0: .* hidden 64 ") as caught:
+        buffer.low_latency_dispatch(x if group.rank == 0 else x[:, :32], idx, TOKENS, E)
+    assert "placement" not in str(caught.value)
+    if group.rank == 0:
+        with pytest.raises(errors.CollectiveTimeout, match=r"ranks 1, 2 did not make a moe\.Buffer") as caught:
+            moe.Buffer(group, timeout=0.1)
+        assert caught.value.ranks == (1, 2)
+
+
+def test_who_is_alone_is_told_why(trio):
+    trio.run(alone)
+    trio.close()  # its world group is broken
 
 
 LEAVES_BUFFERS = """
