@@ -108,10 +108,21 @@ class Rounds:
         post = self.board.post
         try:
             self._await(lambda seconds: post(number, desc, count, tokens, ranges, where, seconds), masking)
+            self._held.posted()
         except LOST as error:
             raise self.lost(error, number) from None
-        self._held.posted()
+        except BaseException as error:
+            if self._has_posted(number):  # interrupted just behind it, and nobody here will receive the round
+                self.fail(error, number)
+            raise
         return Posted(number, asked, known, (block, columns, keep), masking, ours)
+
+    def _has_posted(self, number: int) -> bool:
+        try:
+            self.board.wait(number, 0.0)
+        except errors.StrataError as error:
+            return not isinstance(error, errors.InvalidArgument)
+        return True
 
     def _keep_up(self) -> None:
         """Waits until this member, too, has received the round whose slot the next one takes.  Each of the receiver's

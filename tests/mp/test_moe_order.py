@@ -116,6 +116,32 @@ def test_who_is_alone_is_told_why(trio):
     trio.close()  # its world group is broken
 
 
+def torn(group):
+    """Rank 0 is interrupted when it has posted a round, and before it has counted it."""
+    buffer = low(group)
+    x, idx, _ = data(group)
+    there_and_back(group, buffer)
+    if group.rank == 0:
+        held = buffer.runtime._held
+
+        def interrupt():
+            del held.posted
+            raise KeyboardInterrupt
+
+        held.posted = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            buffer.low_latency_dispatch(x, idx, TOKENS, E)
+    with pytest.raises(errors.GroupBroken):
+        for _ in range(2):
+            buffer.low_latency_dispatch(x, idx, TOKENS, E, use_fp8=False)
+            buffer.clean_low_latency_buffer(TOKENS, x.shape[1], E)
+    return there_and_back(group, low(group))
+
+
+def test_an_interrupt_between_two_steps_ends_the_buffer(trio):
+    trio.run(torn)
+
+
 LEAVES_BUFFERS = """
 import numpy as np
 import strata
