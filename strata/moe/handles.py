@@ -55,7 +55,7 @@ class DispatchHandle(_Dispatch):
         where those of a source begin; there is one channel
     ``recv_src_idx``        i32 (rows): number of the token at its source; -1 beyond what came
     ``is_token_in_rank``    bool (tokens, n)
-    ``send_head``           i32 (tokens, n): number of the token among those sent to a die; -1: not sent
+    ``send_head``           i32 (tokens, n): number of the token among those sent to a die; -1: not sent.  Read-only
     """
 
     state: High
@@ -94,7 +94,8 @@ class LowLatencyHandle(_LowLatency):
     """What ``Buffer.low_latency_dispatch`` returns for ``low_latency_combine``.
 
     ``packed_recv_src_info``      i32 (local experts, n * num_max): number of the token at its source; -1 beyond
-    ``packed_recv_layout_range``  i64 (local experts, n): begin << 32 | count of a source's rows
+    ``packed_recv_layout_range``  i64 (local experts, n): begin << 32 | count of a source's rows;
+        read-only once received
     """
 
     state: Low

@@ -179,6 +179,7 @@ class HighThroughput(Calling):
         source[: int(state.counts[:, self.rank].sum())] = np.concatenate(state.lists)
         zeros = np.zeros((self.group_size, 1), np.int32)
         handle = DispatchHandle(prefix, per_rank[:, None], zeros, source, in_rank, state.position)
+        state.position.setflags(write=False)  # combine goes by it
         handle.state = state
         return handle
 

@@ -194,6 +194,7 @@ class LowLatency(Calling):
         place = np.repeat(place - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
         handle[0].reshape(-1)[place] = np.concatenate(lists)
         handle[1][...] = (begin << 32 | counts).T
+        handle[1].setflags(write=False)  # combine goes by it
         count[...] = counts.sum(axis=0)
 
     # ---- combine ------------------------------------------------------------------------

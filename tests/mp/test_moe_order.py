@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from moe_buffers import TOKENS, E, data, layout, low, there_and_back
 
+import strata
 from strata import errors, moe
 from strata.moe.events import Task
 
@@ -157,3 +158,24 @@ moe.Buffer(group)
 def test_the_end_of_a_program_is_silent(tmp_path):
     done = launching.run("-n", 2, launching.write(tmp_path / "leaves.py", LEAVES_BUFFERS))
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def _what_combine_goes_by(group):
+    """What becomes of writes to handles."""
+    x, idx = strata.ones((3, 8), "f4"), np.zeros((3, 1), np.int64)
+    buffer = moe.Buffer(group, 0, 1 << 20, low_latency_mode=True)
+    per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(idx, 2)
+    high = buffer.dispatch(x, num_tokens_per_rank=per_rank, is_token_in_rank=in_rank, num_tokens_per_expert=per_expert)
+    low = buffer.low_latency_dispatch(x, idx, 3, 2, use_fp8=False)
+    refused = 0
+    for array in (high[4].send_head, low[2].packed_recv_layout_range):
+        try:
+            array[...] = 7
+        except ValueError:
+            refused += 1
+    sums = buffer.low_latency_combine(low[0], idx, np.ones((3, 1), "f4"), low[2])[0]
+    return refused, bool((sums == x).all() and (buffer.combine(high[0], high[4])[0] == x).all())
+
+
+def test_what_combine_goes_by_cannot_be_written(trio):
+    assert trio.run(_what_combine_goes_by) == [(2, True)] * 3
