@@ -53,6 +53,7 @@ RUN_ENV = {
 CROSS = "aarch64-linux-gnu-gcc"
 EMULATOR = "qemu-aarch64"
 SKIP = 77
+RUNS = 8  # in which a lost memory order may be reported: whether one run meets the race is chance
 SEEDED = re.compile(r"tsan must report: *(\w+(?: +\w+)*)")
 
 
@@ -221,10 +222,11 @@ def reported(root: Path, program: Path, function: str, timeout: float) -> str:
     core = root / "strata" / "_core" / "include"
     if not any(re.search(rf"\b{function}\(", header.read_text()) for header in core.glob("*.h")):
         raise Failed(f"no header has a function {function}")
-    status, output = execute(program, "tsan", timeout, ST_TEST_BREAK=function)
-    if status != 66 or "data race" not in output:
-        raise Failed(f"exit status {status}: a lost memory order was not reported\n{output}")
-    return "ok"
+    for _ in range(RUNS):
+        status, output = execute(program, "tsan", timeout, ST_TEST_BREAK=function)
+        if status == 66 and "data race" in output:
+            return "ok"
+    raise Failed(f"exit status {status}: a lost memory order was not reported in {RUNS} runs\n{output}")
 
 
 def jobs() -> int:
