@@ -64,36 +64,9 @@ typedef __fp16 st_v8f16 __attribute__((vector_size(16)));
 
 enum st_level { ST_LEVEL_PORTABLE, ST_LEVEL_AVX2, ST_LEVEL_AVX512, ST_NLEVELS };
 
-/* The loops of each level.  avx512f brings fma with it, and avx2 must not. */
-#define ST_L(name) st_portable_##name
-#define ST_TARGET
-#define ST_F16C 0
-#define ST_FUSES 0
-#include "st_kernels_level.h"
-#undef ST_L
-#undef ST_TARGET
-#undef ST_F16C
-#undef ST_FUSES
-
-#if ST_X86_LEVELS
-#define ST_L(name) st_avx2_##name
-#define ST_TARGET __attribute__((target("avx2,f16c")))
-#define ST_F16C 1
-#define ST_FUSES 0
-#include "st_kernels_level.h"
-#undef ST_L
-#undef ST_TARGET
-#undef ST_FUSES
-#define ST_L(name) st_avx512_##name
-#define ST_TARGET                                                                         \
-    __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl" ST_WIDE_VECTORS)))
-#define ST_FUSES 1
-#include "st_kernels_level.h"
-#undef ST_L
-#undef ST_TARGET
-#undef ST_F16C
-#undef ST_FUSES
-#endif
+/* The loops of each level. */
+#define ST_LEVELS "st_kernels_level.h"
+#include "st_kernels_each_level.h"
 
 /* The best level of this processor. */
 static inline int st_kernels_level(void)

@@ -1,6 +1,6 @@
 /* The loops of all reductions, for one level of the instruction set.
  *
- * A template: st_kernels.h includes it once for each level, with
+ * A template: st_kernels_each_level.h includes it once for each level, with
  *   ST_L(name)   the level's name of a function
  *   ST_TARGET    the attribute that lets the compiler use the level's instructions
  *   ST_F16C      1 if the level converts f16 in hardware, 8 by ST_WIDEN_F16

@@ -18,25 +18,8 @@ struct st_weigher {
     void (*canon)(void *out, const void *acc, size_t n);
 };
 
-#define ST_L(name) st_portable_##name
-#define ST_TARGET
-#include "st_kernels_rows_level.h"
-#undef ST_L
-#undef ST_TARGET
-
-#if ST_X86_LEVELS
-#define ST_L(name) st_avx2_##name
-#define ST_TARGET __attribute__((target("avx2,f16c")))
-#include "st_kernels_rows_level.h"
-#undef ST_L
-#undef ST_TARGET
-#define ST_L(name) st_avx512_##name
-#define ST_TARGET                                                                         \
-    __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl" ST_WIDE_VECTORS)))
-#include "st_kernels_rows_level.h"
-#undef ST_L
-#undef ST_TARGET
-#endif
+#define ST_LEVELS "st_kernels_rows_level.h"
+#include "st_kernels_each_level.h"
 
 static inline void st_find_weigher(int level, int dtype, struct st_weigher *w)
 {

@@ -1,5 +1,5 @@
 /* The loops of weighted sums, for one level of the instruction set: a template like st_kernels_level.h, which
- * st_kernels_rows.h includes once for each.
+ * st_kernels_rows.h has included once for each.
  */
 #ifdef ST_L
 

@@ -26,25 +26,8 @@ struct st_caster {
     void (*canon)(void *x, size_t n);
 };
 
-#define ST_L(name) st_portable_##name
-#define ST_TARGET
-#include "st_quantise_level.h"
-#undef ST_L
-#undef ST_TARGET
-
-#if ST_X86_LEVELS
-#define ST_L(name) st_avx2_##name
-#define ST_TARGET __attribute__((target("avx2,f16c")))
-#include "st_quantise_level.h"
-#undef ST_L
-#undef ST_TARGET
-#define ST_L(name) st_avx512_##name
-#define ST_TARGET                                                                         \
-    __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl" ST_WIDE_VECTORS)))
-#include "st_quantise_level.h"
-#undef ST_L
-#undef ST_TARGET
-#endif
+#define ST_LEVELS "st_quantise_level.h"
+#include "st_kernels_each_level.h"
 
 /* ST_EUNSUPPORTED: rows of another type; ST_EINVAL: the processor has not that level. */
 static inline int st_find_caster(int level, int dtype, struct st_caster *c)

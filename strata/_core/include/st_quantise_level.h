@@ -1,5 +1,5 @@
 /* The loops of casts with scales, for one level of the instruction set: a template like st_kernels_level.h, which
- * st_quantise.h includes once for each.
+ * st_quantise.h has included once for each.
  */
 #ifdef ST_L
 
