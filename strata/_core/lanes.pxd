@@ -4,12 +4,10 @@ from strata._core.engine cimport Engine, st_engine
 from strata._core.group cimport st_group
 from strata._core.lowering cimport st_lowering
 from strata._core.planned cimport PlanHandle
+from strata._core.submission cimport st_lane
 
 
 cdef extern from "st_exec_sdma.h" nogil:
-    struct st_lane:
-        pass
-
     struct st_lane_at:
         pass
 
@@ -20,6 +18,10 @@ cdef extern from "st_exec_sdma.h" nogil:
         uint32_t count
         uint32_t nflags
         st_lowering l
+
+
+cdef int open_rings(Engine engine, list rings, st_lane *lanes, uint32_t count, uint32_t depth) except -1
+cdef int close_rings(Engine engine, list rings, st_lane *lanes, uint32_t depth) except -1
 
 
 cdef class Lanes:

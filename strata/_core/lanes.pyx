@@ -30,13 +30,33 @@ cdef enum:
     DEPTH = 256  # of a ring; half of it, at 1 MiB a descriptor, lasts the DMA thread for longer than a wake-up takes
 
 
+cdef int open_rings(Engine engine, list rings, st_lane *lanes, uint32_t count, uint32_t depth) except -1:
+    """Adds rings to this die: their indices to ``rings``, and to ``lanes`` what submits to them."""
+    cdef uint32_t i
+    cdef int rc
+    for i in range(count):
+        rings.append(engine.add_ring(depth))
+        rc = st_lane_attach(&engine.context.ctx, engine.context.rank, rings[i], &lanes[i])
+        if rc != ST_OK:
+            raise errors.from_status(rc, f"descriptor ring {rings[i]} of this die cannot be used")
+    return 0
+
+
+cdef int close_rings(Engine engine, list rings, st_lane *lanes, uint32_t depth) except -1:
+    """Removes them, the last first; they are empty, or will be in a moment."""
+    while rings:
+        index = rings.pop()  # of a ring that the engine, which may have ended, still has
+        while st_lane_open(&engine.context.ctx, &lanes[len(rings)]) == ST_OK and not engine.remove_ring(index, depth):
+            time.sleep(0)
+    return 0
+
+
 cdef class Lanes:
 
     def __cinit__(self):
         self.rings = []
 
     cdef int open(self, Engine engine, st_group *g, uint32_t count, uint32_t nflags, uint64_t operands) except -1:
-        cdef uint32_t i
         cdef int rc
         self.engine = engine
         self.memory = alloc_array(engine.context, (max(8 * nflags + 16 * operands, 64),), np.dtype(np.uint8), True,
@@ -47,11 +67,7 @@ cdef class Lanes:
         self.flag_at = <uint64_t *>calloc(g.n, 8)
         if self.c.lanes == NULL or self.c.at == NULL or self.flag_at == NULL:
             raise MemoryError("no ordinary memory for a group's rings: ulimit -v, or a memory cgroup")
-        for i in range(count):
-            self.rings.append(engine.add_ring(DEPTH))
-            rc = st_lane_attach(g.ctx, engine.context.rank, self.rings[i], &self.c.lanes[i])
-            if rc != ST_OK:
-                raise errors.from_status(rc, f"descriptor ring {self.rings[i]} of this die cannot be used")
+        open_rings(engine, self.rings, self.c.lanes, count, DEPTH)
         self.c.count, self.c.nflags = count, nflags
         self.c.l.counters = <uint64_t>cnp.PyArray_DATA(<cnp.ndarray>self.memory)
         self.c.l.lists = self.c.l.counters + 8 * nflags
@@ -81,11 +97,7 @@ cdef class Lanes:
         if engine is None or not st_is_die(&engine.context.ctx):
             return 0
         self.engine = None
-        while self.rings:
-            index = self.rings.pop()  # of a ring that the engine, which may have ended, still has
-            while (st_lane_open(&engine.context.ctx, &self.c.lanes[len(self.rings)]) == ST_OK
-                   and not engine.remove_ring(index, DEPTH)):
-                time.sleep(0)
+        close_rings(engine, self.rings, self.c.lanes, DEPTH)
         st_lanes_give(&self.c)
         return 0
 

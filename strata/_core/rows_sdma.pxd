@@ -25,7 +25,6 @@ cdef extern from "st_rows_sdma.h" nogil:
         uint64_t scratch_bytes
         uint64_t timeout_ns
 
-    int st_lane_attach(st_ctx *ctx, uint32_t die, uint32_t index, st_lane *lane)
     int st_lane_open(st_ctx *ctx, const st_lane *lane)
     int st_exec_rows_sdma(st_group *g, const st_plan *p, const st_rows *r, st_rows_engine *s)
 

@@ -7,7 +7,6 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 import threading
-import time
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from strata._core.abi cimport ST_EFULL, ST_EINTR, ST_ENOJOB, ST_EREG, ST_ETIMEOU
 from strata._core.engine cimport Engine, engine_of
 from strata._core.group cimport CoreGroup
 from strata._core.heap cimport ST_HEAP_SDMA
+from strata._core.lanes cimport close_rings, open_rings
 from strata._core.planned cimport PlanHandle
 from strata._core.rows cimport Columns
 from strata._core.space cimport deadline_of, st_raise_pending
@@ -39,8 +39,6 @@ cdef class RowsEngine:
         self.rings = []
 
     cdef int open(self, Engine engine) except -1:
-        cdef uint64_t k
-        cdef int rc
         self.engine = engine
         self.memory = alloc_array(engine.context, (8 * (ST_ROWS_LANES + 1),), np.dtype(np.uint8), True, ST_HEAP_SDMA)
         self.c.e = engine.e
@@ -48,11 +46,7 @@ cdef class RowsEngine:
         self.c.batch = <st_descriptor *>calloc(ST_ROWS_BATCH, DESCRIPTOR_BYTES)
         if self.c.batch == NULL:
             raise MemoryError
-        for k in range(ST_ROWS_LANES):
-            self.rings.append(engine.add_ring(ST_ROWS_DEPTH))
-            rc = st_lane_attach(&engine.context.ctx, engine.context.rank, self.rings[k], &self.c.lanes[k])
-            if rc != ST_OK:
-                raise errors.from_status(rc, f"descriptor ring {self.rings[k]} of this die cannot be used")
+        open_rings(engine, self.rings, self.c.lanes, ST_ROWS_LANES, ST_ROWS_DEPTH)
         return 0
 
     cdef bint usable(self, Engine engine) noexcept:
@@ -84,11 +78,7 @@ cdef class RowsEngine:
         if engine is None or not st_is_die(&engine.context.ctx):
             return 0
         self.engine = None
-        while self.rings:
-            index = self.rings.pop()  # of a ring that the engine, which may have ended, still has
-            while (st_lane_open(&engine.context.ctx, &self.c.lanes[len(self.rings)]) == ST_OK
-                   and not engine.remove_ring(index, ST_ROWS_DEPTH)):
-                time.sleep(0)
+        close_rings(engine, self.rings, self.c.lanes, ST_ROWS_DEPTH)
         return 0
 
 
