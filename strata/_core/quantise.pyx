@@ -53,6 +53,17 @@ cdef int check_scales(object scales, tuple shape, Array *a, bint writes) except 
     return 0
 
 
+cdef int check_cast(object x, object out, object scales, uint64_t each, int wanted, str name, Array *a, Array *q,
+                    Array *s) except -1:
+    """What a cast of x to ``wanted`` takes, with ``each`` scales for a row."""
+    check("x", x, x.shape, a, False)
+    check("out", out, x.shape, q, True)
+    check_scales(scales, (x.shape[0], each), s, True)
+    if q.dtype != wanted:
+        raise errors.UnsupportedType(f"out of {out.dtype}: {name} is expected")
+    return 0
+
+
 cdef int outcome(int rc, object x) except -1:
     if rc != ST_OK:
         raise errors.from_status(rc, f"rows of {x.dtype}: bfloat16, float16 or float32 are expected")
@@ -70,11 +81,7 @@ def cast_fp8(x, out, scales, bint round_scale=False, level=None):
     cdef uint64_t rows, hidden
     cdef int rc, which = level_of(level)
     rows, hidden = x.shape
-    check("x", x, (rows, hidden), &a, False)
-    check("out", out, (rows, hidden), &q, True)
-    check_scales(scales, (rows, st_groups(hidden)), &s, True)
-    if q.dtype != ST_F8E4M3FN:
-        raise errors.UnsupportedType(f"out of {out.dtype}: float8_e4m3fn is expected")
+    check_cast(x, out, scales, st_groups(hidden), ST_F8E4M3FN, "float8_e4m3fn", &a, &q, &s)
     with nogil:
         rc = st_cast_fp8_at(which, a.dtype, a.data, <uint8_t *>q.data, <float *>s.data, rows, hidden, round_scale)
     outcome(rc, x)
@@ -86,11 +93,7 @@ def cast_int8(x, out, scales, level=None):
     cdef uint64_t rows, hidden
     cdef int rc, which = level_of(level)
     rows, hidden = x.shape
-    check("x", x, (rows, hidden), &a, False)
-    check("out", out, (rows, hidden), &q, True)
-    check_scales(scales, (rows, 1), &s, True)
-    if q.dtype != ST_I8:
-        raise errors.UnsupportedType(f"out of {out.dtype}: int8 is expected")
+    check_cast(x, out, scales, 1, ST_I8, "int8", &a, &q, &s)
     with nogil:
         rc = st_cast_int8_at(which, a.dtype, a.data, <int8_t *>q.data, <float *>s.data, rows, hidden)
     outcome(rc, x)
