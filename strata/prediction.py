@@ -38,7 +38,30 @@ SAME = 1.005  # times the best: as good, with fewer cores
 KEPT = 256  # results of predict_plans
 
 
-class Prediction:
+class Simulated:
+    """A timeline, and the stage of it that a prediction is about.
+
+    ``core_times_us``  f64 (ranks, cores): how long each core was busy with it
+    ``breakdown``      what its time went to: see ``strata.exec.timed.Timeline.breakdown``
+    ``digest``, ``window_us``  of the timeline
+    """
+
+    def __init__(self, timeline: Timeline, stage: Stage) -> None:
+        self.timeline, self.stage = timeline, stage
+        self.digest, self.window_us = timeline.digest, timeline.window_us
+
+    @functools.cached_property
+    def core_times_us(self) -> np.ndarray:
+        """How long each core of each member was busy, f64 (ranks, cores)."""
+        return self.timeline.core_times_us(self.stage)
+
+    @functools.cached_property
+    def breakdown(self) -> dict[str, dict[str, float]]:
+        """What the time went to, microseconds: of the core that was done last, and of all, on average."""
+        return self.timeline.breakdown(self.stage)
+
+
+class Prediction(Simulated):
     """What ``simulate`` found.
 
     ``operation``, ``nbytes`` of each rank, ``ranks``, ``machine`` (a ``strata.machine.Machine``), ``mode``
@@ -60,27 +83,16 @@ class Prediction:
         self.spec, self.machine, self.launch, self.enlarged = spec, machine, launch, enlarged
         self.algorithm, self.path = plans[0].algorithm, plans[0].path
         self.cores, self.partition = plans[0].cores, plans[0].policy
-        self.timeline, self.stage = timeline, stage
+        super().__init__(timeline, stage)
         self.start_us, self.finish_us = timeline.start_us(stage), timeline.finish_us(stage)
         first = 0.0 if arrivals_us is None else float(np.min(arrivals_us))
         self.time_us = float(self.finish_us.max()) - first
         self.algbw_GBps, self.busbw_GBps = bandwidths(spec, self.time_us)
-        self.digest, self.window_us = timeline.digest, timeline.window_us
         self.candidates = {c.name: c.us for c in choice.candidates}
         self.why = [f"{choice.algorithm.name}: {choice.algorithm_why}", f"{choice.path}: {choice.path_why}"]
         if enlarged > 1:
             self.why.append(f"units are {enlarged} times larger than the machine's, so that there are {MAX_UNITS:,} "
                             "of them at most")  # fmt: skip
-
-    @functools.cached_property
-    def core_times_us(self) -> np.ndarray:
-        """How long each core of each member was busy, f64 (ranks, cores)."""
-        return self.timeline.core_times_us(self.stage)
-
-    @functools.cached_property
-    def breakdown(self) -> dict[str, dict[str, float]]:
-        """What the time went to, microseconds: of the core that was done last, and of all, on average."""
-        return self.timeline.breakdown(self.stage)
 
     def __str__(self) -> str:
         rows = {

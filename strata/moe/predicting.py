@@ -30,6 +30,7 @@ from strata.plan.plan import Plan
 from strata.plan.records import DTYPE_NAMES
 from strata.plan.schedule import POLICIES
 from strata.plan.topology import LOCAL
+from strata.prediction import Simulated
 
 if TYPE_CHECKING:
     from strata.exec.timed import Effects, Program, Stage, Timeline
@@ -57,7 +58,7 @@ SYSTEMS = {
 }
 
 
-class MoePrediction:
+class MoePrediction(Simulated):
     """What ``simulate`` found.
 
     ``kind``, ``mode``, ``system``, ``ranks``, ``tokens``, ``path``, ``cores``, ``partition``, ``quant``, ``routing``
@@ -81,8 +82,7 @@ class MoePrediction:
         counts = plans[0].spec.counts
         assert counts is not None
         self.rows: np.ndarray = counts
-        self.timeline, self.stage = timeline, stage
-        self.digest, self.window_us = timeline.digest, timeline.window_us
+        super().__init__(timeline, stage)
         last = timeline.stages[-1]
         self.finish_us = timeline.finish_us(last)
         self.time_us = float(self.finish_us.max())
@@ -93,16 +93,6 @@ class MoePrediction:
     def _lasts(self, stage: Stage) -> float:
         begun = max((self.timeline.finish_us(a) for a in stage.after), key=np.max, default=np.zeros(self.ranks))
         return float((self.timeline.finish_us(stage) - begun).max())
-
-    @functools.cached_property
-    def core_times_us(self) -> np.ndarray:
-        """How long each core of each die moved rows, f64 (ranks, cores)."""
-        return self.timeline.core_times_us(self.stage)
-
-    @functools.cached_property
-    def breakdown(self) -> dict[str, dict[str, float]]:
-        """What the time of the part that moves rows went to: see ``strata.exec.timed.Timeline.breakdown``."""
-        return self.timeline.breakdown(self.stage)
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {us:.1f}" for name, us in self.parts_us.items())
