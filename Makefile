@@ -17,7 +17,7 @@ SWEEP ?= all -b 8 -e 1M -f 8 -w 1 -n 5 -c 1
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 RECIPE := pyproject.toml setup.py
-SOURCES := $(wildcard strata/_core/*.pyx strata/_core/*.pxd strata/_core/include/*.h)
+SOURCES := $(wildcard strata/_core/*.pyx strata/_core/*.pxd strata/_core/include/*.h strata/_core/checked/*.pyx strata/_core/checked/*.h)
 BUILD_NEEDS := 'setuptools>=77' wheel 'cython>=3.1' 'numpy>=2'
 
 .DELETE_ON_ERROR:
@@ -91,5 +91,5 @@ wheel: build
 
 clean:
 	rm -rf $(VENV) build dist .ctest .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
-	rm -f strata/_core/*.so strata/_core/*.c strata/_core/*.html
+	rm -f strata/_core/*.so strata/_core/*.c strata/_core/*.html strata/_core/checked/*.so strata/_core/checked/*.c
 	find strata tests tools bench examples -name __pycache__ -prune -exec rm -rf {} +

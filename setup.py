@@ -5,9 +5,13 @@ Two variables change the build, and a change of either rebuilds everything:
 
 STRATA_SANITIZE=thread|address   adds the sanitizer (run with its library preloaded)
 STRATA_DEBUG=1                   assertions, bounds checks, no optimisation
+
+STRATA_CHECKED_CORE=0 leaves out the second, checked build of the modules (strata/_core/checked), which
+fault injection and weak order need.
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -17,6 +21,12 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 CORE = Path("strata/_core")
+CHECKED = CORE / "checked"
+# Modules that no other die sees at work, and so need no second build.
+UNCHECKED = {
+    "array", "closing", "fakepages", "kernels", "lowering", "quantise", "routing", "scheduling", "simulator",
+    "translation",
+}  # fmt: skip
 
 if int(setuptools.__version__.split(".")[0]) < 77:
     sys.exit(
@@ -89,19 +99,40 @@ def stamp(text):
     return path, True
 
 
+def checked_wanted():
+    """Whether the checked modules are built, too."""
+    wanted = os.environ.get("STRATA_CHECKED_CORE", "1")
+    if wanted not in ("", "0", "1"):
+        sys.exit(f"STRATA_CHECKED_CORE={wanted!r}: allowed are 0 and 1")
+    return wanted != "0"
+
+
 def extensions():
     """One extension for each .pyx of the core; Build turns them into C."""
-    headers = sorted(map(str, [*CORE.glob("include/*.h"), *CORE.glob("*.pxd")]))
-    return [
-        Extension(
-            f"strata._core.{source.stem}",
+    headers = sorted(map(str, [*CORE.glob("include/*.h"), *CORE.glob("*.pxd"), *CHECKED.glob("*.h")]))
+
+    def extension(name, source, *defines):
+        return Extension(
+            f"strata._core.{name}",
             [str(source)],
             include_dirs=[str(CORE / "include")],
             depends=headers,
-            define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"), ("_GNU_SOURCE", "1")],
+            define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"), ("_GNU_SOURCE", "1"), *defines],
         )
-        for source in sorted(CORE.glob("*.pyx"))
-    ]
+
+    plain = sorted(CORE.glob("*.pyx"))
+    made = [extension(source.stem, source) for source in plain]
+    if checked_wanted():
+        hooks = extension("checked.hooks", CHECKED / "hooks.pyx", ("ST_CHECKED", "1"))
+        hooks.include_dirs.append(str(CHECKED))
+        made += [hooks, *(extension(f"checked.{source.stem}", source, ("ST_CHECKED", "1"))
+                          for source in plain if source.stem not in UNCHECKED)]  # fmt: skip
+    return made
+
+
+def copied(module):
+    """Whether a module is compiled from a copy of the C of another, with the hooks in it."""
+    return module.name.startswith("strata._core.checked.") and not module.name.endswith(".hooks")
 
 
 class Build(build_ext):
@@ -133,11 +164,18 @@ class Build(build_ext):
             module.depends.append(str(path.relative_to(ROOT)))
             module.extra_compile_args = cflags
             module.extra_link_args = ldflags
-        translated = cythonize(
-            self.extensions, compiler_directives=directives, force=changed or self.force
-        )
-        for module, new in zip(self.extensions, translated, strict=True):
+        modules = [module for module in self.extensions if not copied(module)]
+        translated = cythonize(modules, compiler_directives=directives, force=changed or self.force)
+        for module, new in zip(modules, translated, strict=True):
             module.sources = new.sources
+        for module in filter(copied, self.extensions):
+            source = CORE / f"{module.name.rpartition('.')[2]}.c"
+            target = Path("build/checked", source.name)  # objects are named after their sources
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists() or target.read_bytes() != source.read_bytes():
+                shutil.copyfile(source, target)
+            module.sources = [str(target)]
+            module.extra_compile_args = [*cflags, "-O1"]
 
 
 os.chdir(ROOT)

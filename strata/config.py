@@ -24,7 +24,7 @@ AUTO = -1  # value of an option that is left to the library
 
 # Read by setup.py when the core is built; at run time they mean nothing, but
 # a shell that has them set must not break a job.
-BUILD_VARIABLES = ("STRATA_SANITIZE", "STRATA_DEBUG")
+BUILD_VARIABLES = ("STRATA_SANITIZE", "STRATA_DEBUG", "STRATA_CHECKED_CORE")
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b|)", re.IGNORECASE)
 
@@ -161,6 +161,9 @@ class Config:
     clock: str = _option("", _TEXT, 'Machine whose time a job is to tell beside its results ("cm384", or a .toml file): docs/clock.md.')
     clock_trace: str = _option("", _TEXT, "File that gets what happened by that clock, for Perfetto and chrome://tracing.")
     clock_json: str = _option("", _TEXT, "File that gets what that clock has counted, of every die.")
+    core: str = _option("release", _choice("release", "checked"), "Which build of the C core: checked has hooks for faults and weak order, and is slower; read at the first import.")
+    fault: str = _option("", _TEXT, 'What happens at a fault point of the checked core: "POINT[:NTH[:ACTION]]", such as "DONE_BEFORE:3:kill".')
+    weak_order: int = _option(0, _integer(0, (1 << 63) - 1), "Seed (not 0) of a job whose stores, flags and DMA completions are delayed and reordered as the memory model allows (checked core).")
     intercept: bool = _option(False, _FLAG, "Make numpy's own arrays fabric memory, in all threads, from init() to finalize().")
     intercept_min_bytes: int = _option(KIB, _size(0, 1 << 44), "Bytes of the smallest numpy array that interception makes fabric memory.")
     # fmt: on

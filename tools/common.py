@@ -15,7 +15,7 @@ def sources(root: Path, *suffixes: str, folders: Iterable[str] = FOLDERS) -> Ite
     """Files of these suffixes that people write, in order; generated C is not among them."""
     for folder in folders:
         for path in sorted((root / folder).rglob("*")):
-            generated = path.suffix == ".c" and path.parent == root / "strata" / "_core"
+            generated = path.suffix == ".c" and root / "strata" / "_core" in path.parents
             if path.suffix in suffixes and path.is_file() and not generated:
                 yield path
     if ".py" in suffixes:

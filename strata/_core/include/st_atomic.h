@@ -106,4 +106,8 @@ static inline void st_pause(void)
 #endif
 }
 
+#ifdef ST_CHECKED
+#include "st_checked.h"
+#endif
+
 #endif

@@ -95,4 +95,9 @@ static inline void st_copy(void *dst, const void *src, uint64_t bytes, int nt)
     st_stream_fence();
 }
 
+#ifdef ST_CHECKED
+#include "st_checked.h"
+#define st_copy(dst, src, bytes, nt) st_hook_copy((dst), (src), (bytes), (nt))
+#endif
+
 #endif

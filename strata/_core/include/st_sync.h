@@ -2,6 +2,7 @@
 #ifndef ST_SYNC_H
 #define ST_SYNC_H
 
+#include "st_fault.h"
 #include "st_group.h"
 
 /* ---- waiting for members --------------------------------------------------------- */
@@ -88,7 +89,9 @@ static inline int st_group_wait_all(struct st_group *g, uint32_t phase, uint64_t
 /* The caller has filled its line's other fields. */
 static inline void st_group_arrive(struct st_group *g, uint64_t number)
 {
+    ST_FAULT(ARRIVE_BEFORE);
     st_store_seqcst_64(&st_line(g, number, g->me)->epoch, number); /* pairs with st_here */
+    ST_FAULT(ARRIVE_AFTER);
     st_group_wake(g);
 }
 
@@ -97,7 +100,9 @@ static inline int st_group_complete(struct st_group *g, uint64_t number)
 {
     int rc;
 
+    ST_FAULT(DONE_BEFORE);
     st_store_seqcst_64(&g->members[g->me].done, number); /* pairs with st_here */
+    ST_FAULT(DONE_AFTER);
     st_group_wake(g);
     rc = st_group_wait_all(g, ST_PHASE_COMPLETION, number);
     if (rc != ST_OK)

@@ -1,0 +1,53 @@
+/* What the core calls in place of its atomic accesses and copies in the checked core; see DESIGN.md.
+ *
+ * Included by st_atomic.h and st_copy.h if ST_CHECKED is defined.  The functions are in _core/checked, one shared object
+ * for all modules.  (st_store_release_64)(p, v), in parentheses, is still the access itself.
+ */
+#ifndef ST_CHECKED_H
+#define ST_CHECKED_H
+
+#include <stdint.h>
+
+enum st_order { ST_RELAXED, ST_ACQUIRE, ST_RELEASE, ST_ACQ_REL, ST_SEQCST };
+
+/* `where`: the function of the core that makes the access. */
+extern uint32_t st_hook_load_32(const uint32_t *p, enum st_order order, const char *where);
+extern uint64_t st_hook_load_64(const uint64_t *p, enum st_order order, const char *where);
+extern void st_hook_store_32(uint32_t *p, uint32_t v, enum st_order order, const char *where);
+extern void st_hook_store_64(uint64_t *p, uint64_t v, enum st_order order, const char *where);
+/* Before a read-modify-write, and before a fence: both are made in memory at once. */
+extern void st_hook_rmw(const void *p, enum st_order order, const char *where);
+extern void st_hook_fence(const char *where);
+/* In place of st_copy. */
+extern void st_hook_copy(void *dst, const void *src, uint64_t bytes, int nt);
+/* Everything that this thread has stored is in memory afterwards. */
+extern void st_hook_drain(void);
+
+#define st_load_relaxed_32(p) st_hook_load_32((p), ST_RELAXED, __func__)
+#define st_load_relaxed_64(p) st_hook_load_64((p), ST_RELAXED, __func__)
+#define st_load_acquire_32(p) st_hook_load_32((p), ST_ACQUIRE, __func__)
+#define st_load_acquire_64(p) st_hook_load_64((p), ST_ACQUIRE, __func__)
+#define st_load_seqcst_32(p) st_hook_load_32((p), ST_SEQCST, __func__)
+#define st_load_seqcst_64(p) st_hook_load_64((p), ST_SEQCST, __func__)
+#define st_store_relaxed_32(p, v) st_hook_store_32((p), (v), ST_RELAXED, __func__)
+#define st_store_relaxed_64(p, v) st_hook_store_64((p), (v), ST_RELAXED, __func__)
+#define st_store_release_32(p, v) st_hook_store_32((p), (v), ST_RELEASE, __func__)
+#define st_store_release_64(p, v) st_hook_store_64((p), (v), ST_RELEASE, __func__)
+#define st_store_seqcst_32(p, v) st_hook_store_32((p), (v), ST_SEQCST, __func__)
+#define st_store_seqcst_64(p, v) st_hook_store_64((p), (v), ST_SEQCST, __func__)
+#define ST_HOOKED(name, order, p, ...) (st_hook_rmw((p), (order), __func__), (name)((p), __VA_ARGS__))
+#define st_add_acq_rel_32(p, v) ST_HOOKED(st_add_acq_rel_32, ST_ACQ_REL, p, v)
+#define st_add_acq_rel_64(p, v) ST_HOOKED(st_add_acq_rel_64, ST_ACQ_REL, p, v)
+#define st_add_seqcst_32(p, v) ST_HOOKED(st_add_seqcst_32, ST_SEQCST, p, v)
+#define st_add_seqcst_64(p, v) ST_HOOKED(st_add_seqcst_64, ST_SEQCST, p, v)
+#define st_or_acq_rel_32(p, v) ST_HOOKED(st_or_acq_rel_32, ST_ACQ_REL, p, v)
+#define st_or_acq_rel_64(p, v) ST_HOOKED(st_or_acq_rel_64, ST_ACQ_REL, p, v)
+#define st_and_seqcst_32(p, v) ST_HOOKED(st_and_seqcst_32, ST_SEQCST, p, v)
+#define st_and_seqcst_64(p, v) ST_HOOKED(st_and_seqcst_64, ST_SEQCST, p, v)
+#define st_swap_acq_rel_32(p, v) ST_HOOKED(st_swap_acq_rel_32, ST_ACQ_REL, p, v)
+#define st_swap_acq_rel_64(p, v) ST_HOOKED(st_swap_acq_rel_64, ST_ACQ_REL, p, v)
+#define st_cas_acq_rel_32(p, old, v) ST_HOOKED(st_cas_acq_rel_32, ST_ACQ_REL, p, old, v)
+#define st_cas_acq_rel_64(p, old, v) ST_HOOKED(st_cas_acq_rel_64, ST_ACQ_REL, p, old, v)
+#define st_fence_seqcst() (st_hook_fence(__func__), (st_fence_seqcst)())
+
+#endif
