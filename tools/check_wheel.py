@@ -67,7 +67,7 @@ def check_contents(wheel: Path) -> None:
     sources = [n for n in names if n.endswith((".pyx", ".c", ".h"))]
     outside = [n for n in names if not n.startswith("strata")]
     modules = {Path(n).name.split(".")[0] for n in names if n.endswith(".so")}
-    expected = {p.stem for p in (ROOT / "strata" / "_core").glob("*.pyx")}
+    expected = {p.stem for p in (ROOT / "strata" / "_core").rglob("*.pyx")}
     python = {p.relative_to(ROOT).as_posix() for p in (ROOT / "strata").rglob("*.py")}
     stubs = {p.relative_to(ROOT).as_posix() for p in (ROOT / "strata").rglob("*.pyi")}
     data = {p.relative_to(ROOT).as_posix() for p in (ROOT / "strata").rglob("*.toml")}
@@ -75,7 +75,7 @@ def check_contents(wheel: Path) -> None:
     for problem, what in (
         (sources, "sources of the core"),
         (outside, "files outside strata"),
-        (modules ^ expected, "modules that differ from strata/_core/*.pyx"),
+        (modules ^ expected, "modules that differ from those of strata/_core"),
         (missing, "files that are not in it"),
     ):
         if problem:
