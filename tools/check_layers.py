@@ -24,6 +24,7 @@ LAYERS = (
     ("errors", "config", "dtypes"),
     ("_core",),
     ("bootstrap",),
+    ("checking",),
     ("fabric",),
     ("registration", "vmm", "sdma"),
     ("plan",),
