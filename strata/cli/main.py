@@ -8,6 +8,7 @@ from importlib import import_module
 
 # name: (module with ``main(arguments) -> status``, what it does)
 COMMANDS = {
+    "check-server": ("strata.checking.server", "check all jobs that are told of it, such as those of a test suite"),
     "plan": ("strata.cli.plan", "print, save, compare, verify or convert plans of an operation"),
     "sim": ("strata.cli.sim", "predict operations on a machine that is not here"),
     "tune": ("strata.cli.tune", "measure the algorithms on this host, for the choice among them"),

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from strata.bootstrap import Job
-from strata.launch import procs
+from strata.launch import checks, procs
 from strata.launch.die import Die
 from strata.launch.front import PASSED_ON, Origin
 from strata.launch.options import LAUNCHER_FAILED, TIMED_OUT, Options
@@ -79,6 +79,7 @@ class Keeper:
         self._front = -1  # pidfd
         self._plumbing = Plumbing(options, forwarder, stdin, self._log_failed)
         self._times = collector(job.token, options.n)
+        self._check = checks.checker(options)
 
     # --- starting
 
@@ -113,6 +114,8 @@ class Keeper:
                 listener.close()
                 if self._times:
                     self._times.close()
+                if self._check:
+                    self._check.close()
                 return die
             for fd in theirs:
                 os.close(fd)
@@ -147,6 +150,8 @@ class Keeper:
         self._register(self.job.fileno(), lambda _: self.job.accept())
         if self._times:
             self._register(self._times.fileno(), lambda _: self._times and self._times.accept())
+        if self._check:
+            self._register(self._check.start(), lambda _: self._message(self._check.urgent() if self._check else ""))
         with contextlib.suppress(AttributeError, OSError):  # no pidfd: the link's end tells
             self._front = os.pidfd_open(self.origin.front)
             self._register(self._front, lambda _: self._abandoned())
@@ -341,6 +346,14 @@ class Keeper:
     def _log_failed(self, path: str, error: OSError) -> None:
         self.end(Verdict(LAUNCHER_FAILED, f"cannot write {path}: {error.strerror}"), "TERM")
 
+    def _message(self, text: str) -> None:
+        if self.forwarder:
+            self.forwarder.message(text)
+        elif text and sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
     # --- the end
 
     def _output_done(self) -> bool:
@@ -367,13 +380,12 @@ class Keeper:
         if self.lost:
             text = "strata-run: some processes could not be ended (killed, but still there)\n" + text
         said = self._times.finish(self.selector) if self._times else ""
-        if self.forwarder:
-            self.forwarder.message(said + text)
-            while not self.forwarder.finished():
-                self._step()
-        elif said and sys.stderr is not None:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write(said)
-                sys.stderr.flush()
+        if self._check:
+            found = self._check.finish(self.selector)
+            said += found.text
+            code = code or found.code
+        self._message(said + text if self.forwarder else said)
+        while self.forwarder and not self.forwarder.finished():
+            self._step()
         self.job.close()
         return code

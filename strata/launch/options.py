@@ -20,9 +20,10 @@ END = """
 Exit status: that of the die that failed first (128 + the number of a signal that killed it);
 124 after --timeout, 130 after Ctrl-C (128 + signal), 141 if nobody reads the output any more,
 125 if strata-run itself fails, 126 or 127 if the program cannot be run or found, 2 for a
-wrong command line.
+wrong command line, 65 if all was well but --check has found something.
 """
 
+CHECK_FAILED = 65
 USAGE_ERROR, TIMED_OUT, LAUNCHER_FAILED, CANNOT_RUN, NOT_FOUND = 2, 124, 125, 126, 127
 
 
@@ -95,6 +96,9 @@ _TABLE: tuple[tuple[tuple[str, ...], str, str | None, Callable[[str], Any], str]
     (("--clock-trace",), "clock_trace", "FILE", os.path.abspath,
      "what happened by that clock, for Perfetto and chrome://tracing"),
     (("--clock-json",), "clock_json", "FILE", os.path.abspath, "what that clock has counted, of every die"),
+    (("--check",), "check", None, bool,
+     "find races, use after free, deadlocks and leaks in the program; status 65 if there are any"),
+    (("--check-json",), "check_json", "FILE", os.path.abspath, "what --check has found, as JSON lines; implies it"),
     (("-m",), "module", "MODULE", str, "run a module, as python -m does; ends the options"),
     (("-h", "--help"), "help", None, bool, "show this and exit"),
 )  # fmt: skip
@@ -125,6 +129,8 @@ class Options:
         self.clock: str | None = None
         self.clock_trace: str | None = None
         self.clock_json: str | None = None
+        self.check = False
+        self.check_json: str | None = None
         self.intercept: int | bool = False  # True: of the size that option intercept_min_bytes says
         self.kind = ""  # "script", "module" or "program"
         self.target: list[str] = []

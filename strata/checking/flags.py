@@ -1,0 +1,132 @@
+"""Flags, messages and chains: what one task posts and others take."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from typing import Any
+
+from strata.checking.clocks import Clock, acquire
+from strata.checking.places import Place
+
+__all__ = ["Flag", "Flags"]
+
+MOST = 1 << 16  # flags that are remembered although everybody knows all of their posts
+MESSAGE = "p2p:"  # keys of messages
+
+
+class Flag:
+    """One key.  ``base``: the highest value whose post everybody knows; what it carried is dropped."""
+
+    __slots__ = ("_clocks", "_values", "adds", "added", "base", "sites", "taken", "waiters")
+
+    def __init__(self) -> None:
+        self._values: list[int] = []
+        self._clocks: list[Clock] = []  # of all posts up to the value
+        self.base = -1
+        self.adds = 0
+        self.added: Clock = {}
+        self.taken = 0  # the highest value
+        self.sites: dict[int, tuple[int, Place]] = {}  # value -> (rank, place), of messages that nobody has taken
+        self.waiters: list[Any] = []
+
+    def post(self, value: int, add: int, clock: Clock) -> None:
+        """It was raised to ``value``, or by ``add``."""
+        if add:
+            self.adds += add
+            acquire(self.added, clock)
+            return
+        at = bisect_left(self._values, value)
+        if at < len(self._values) and self._values[at] == value:
+            acquire(self._clocks[at], clock)
+        else:
+            if at:
+                clock = dict(clock)
+                acquire(clock, self._clocks[at - 1])
+            self._values.insert(at, value)
+            self._clocks.insert(at, clock)
+        for later in self._clocks[at + 1 :]:
+            acquire(later, clock)
+
+    def reached(self, value: int) -> bool:
+        """Whether a wait for ``value`` is over."""
+        top = max(self.base, self._values[-1] if self._values else -1)
+        return (max(top, 0) + self.adds if self.adds else top) >= value
+
+    def take(self, value: int, clock: Clock) -> bool:
+        """``clock`` gets what the posts up to the first value that ends the wait know; False: none does yet."""
+        if not self.reached(value):
+            return False
+        if self.adds:
+            upto = len(self._values)
+            acquire(clock, self.added)
+        elif self.base >= value:
+            upto = bisect_right(self._values, value)
+        else:
+            upto = bisect_left(self._values, value) + 1
+        if upto:
+            acquire(clock, self._clocks[upto - 1])
+        self.taken = max(self.taken, value)
+        return True
+
+    def drop(self, known: Clock) -> bool:
+        """Forgets what all tasks know; True if nothing else is left."""
+        count = 0
+        for clock in self._clocks:
+            if any(known.get(slot, 0) < n for slot, n in clock.items()):
+                break
+            count += 1
+        if count:
+            self.base = max(self.base, self._values[count - 1])
+            del self._values[:count], self._clocks[:count]
+        if self.adds and all(known.get(slot, 0) >= n for slot, n in self.added.items()):
+            self.added = {}
+        return not (self._values or self.added or self.waiters or self.sites)
+
+
+class Flags:
+    """All keys of a job."""
+
+    def __init__(self) -> None:
+        self._flags: OrderedDict[str, Flag] = OrderedDict()
+
+    def __getitem__(self, key: str) -> Flag:
+        flag = self._flags.get(key)
+        if flag is None:
+            flag = self._flags[key] = Flag()
+        return flag
+
+    def __len__(self) -> int:
+        return len(self._flags)
+
+    def post(self, key: str, value: int, add: int, clock: Clock, rank: int, place: Place) -> list[Any]:
+        """Returns the tasks that may go on."""
+        flag = self[key]
+        flag.post(value, add, clock)
+        if key.startswith(MESSAGE) and value > flag.taken:
+            flag.sites[value] = (rank, place)
+        waiters, flag.waiters = flag.waiters, []
+        return waiters
+
+    def take(self, key: str, value: int, clock: Clock, task: Any) -> bool:
+        """False: ``task`` has to wait, and is told by post()."""
+        flag = self[key]
+        if not flag.take(value, clock):
+            flag.waiters.append(task)
+            return False
+        flag.sites.pop(value, None)
+        return True
+
+    def reached(self, key: str, value: int) -> bool:
+        """Whether posts that were analysed end a wait."""
+        return key in self._flags and self._flags[key].reached(value)
+
+    def messages(self) -> list[tuple[str, int, int, Place]]:
+        """Those that nobody has taken: key, number, sender, place."""
+        return [(key, n, *sent) for key, flag in self._flags.items() for n, sent in flag.sites.items()]
+
+    def drop(self, known: Clock) -> None:
+        """Forgets what all tasks know, and the oldest keys of which there is nothing else."""
+        idle = [key for key, flag in self._flags.items() if flag.drop(known)]
+        for key in idle[: max(0, len(idle) - MOST)]:
+            del self._flags[key]
