@@ -37,7 +37,7 @@ class Arrivals:
         self._records: dict[tuple[str, bool, int], Record] = {}
         self._past: deque[Record] = deque()
         self._late: list[tuple[Record, Blocked, list[Blocked]]] = []  # timeouts: who, for whom
-        self._told: set[tuple[tuple[int, int], ...]] = set()
+        self._told: dict[int, list[Wait | Record | None]] = {}  # of each process, what it hangs in as was reported
 
     def __len__(self) -> int:
         return len(self._records)
@@ -248,10 +248,10 @@ class Arrivals:
             at = next((t for r in held for t in left if t.die.rank == r), None)
         if at is not None:
             path, links = path[path.index(at) :], links[path.index(at) :]
-        key = tuple(sorted((t.die.number, id(t.tail)) for t in path))
-        if key in self._told:
-            return False
-        self._told.add(key)
+        if any(t.tail in self._told.get(t.die.number, ()) for t in path):
+            return False  # of a die that hangs the first reason counts
+        for t in path:
+            self._told.setdefault(t.die.number, []).append(t.tail)
         return self._job.reports.add(findings.deadlock(links))
 
     def finish(self) -> None:

@@ -73,14 +73,15 @@ class Checker:
         if self._thread.is_alive():
             text = f"strata check: the analysis did not end within {PATIENCE:g} s; what it has found so far:\n"
         elif not server.jobs_seen:
-            text = "strata check: no die was checked: none has used strata\n"
+            text = "strata check: no die was checked: none has used strata, or all ended before they could\n"
         text += server.text(self._shown)
         if self._json is not None:
             try:
                 server.save(self._json)
             except OSError as error:
                 text += f"strata check: cannot write {self._json}: {error.strerror}\n"
-        return Found(text, 0 if server.clean and not self._thread.is_alive() else CHECK_FAILED)
+        good = server.clean and server.jobs_seen and not self._thread.is_alive()
+        return Found(text, 0 if good else CHECK_FAILED)
 
     def close(self) -> None:
         """In a die: the server is the launcher's."""

@@ -5,6 +5,8 @@ import json
 import pytest
 from checking_play import Program, found
 
+from strata.checking.events import parse
+
 ORDERS = range(8)
 
 
@@ -55,6 +57,15 @@ def test_columns_are_not_their_hull():
     p.write(0, 0, 4, n=100, step=8)
     p.write(1, 4, 8, n=100, step=8)
     check(p)
+    q = Program(2)
+    q.write(0, 0, 4, n=100, step=8)
+    job = q.feed()
+    job.sweep()  # joins pieces that touch, and only those
+    q.lines[0].clear()
+    q.write(1, 4, 8, n=100, step=8)
+    for line in q.lines[1]:
+        job.feed(job.dies[1], parse(line.encode()))
+    assert not len(job.reports)
     q = Program(2)
     a, b = q.write(0, 0, 4, n=100, step=8), q.write(1, 2, 6, n=50, step=16)
     check(q, [("race", (a, b))])
@@ -232,6 +243,18 @@ def test_a_task_that_nobody_joined_keeps_its_place_in_the_clocks():
     p.post(0, "flag:1", value=1, t=2)
     p.take(1, "flag:1", 1)
     b = p.read(1, 0, 8)
+    check(p, [("race", (a, b))])
+
+
+def test_what_a_task_did_after_its_last_post_is_not_known_by_it():
+    p = Program(1)
+    p.fork(0, 1)
+    p.post(0, "stream:0", value=1, t=1)
+    a = p.write(0, 0, 8, t=1)
+    p.add(0, "done", site=False, t=1)
+    p.take(0, "stream:0", 1)
+    p.fork(0, 2)  # begins after the post, not after the write
+    b = p.read(0, 0, 8, t=2)
     check(p, [("race", (a, b))])
 
 
