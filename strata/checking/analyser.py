@@ -211,7 +211,9 @@ class Job:
     def _end(self, task: Task) -> None:
         task.done = True
         self._live.discard(task)
-        self._slots.end(task.die.number, task.slot, task.clock[task.slot] - (not task.touched))
+        if not task.touched:
+            task.clock[task.slot] -= 1  # nobody knows this count, and nothing was done at it
+        self._slots.end(task.die.number, task.slot, task.clock[task.slot])
         die = task.die
         if task.number and die.tasks.get(task.number) is task:
             del die.tasks[task.number]

@@ -246,6 +246,17 @@ def test_a_task_that_nobody_joined_keeps_its_place_in_the_clocks():
     check(p, [("race", (a, b))])
 
 
+def test_a_place_in_the_clocks_that_is_used_again_is_not_known():
+    p = Program(1)
+    p.fork(0, 1)
+    p.post(0, "flag:1", value=1, t=1)
+    p.join(0, 1)
+    p.fork(0, 2)
+    a = p.write(0, 0, 8, t=2)
+    b = p.write(0, 0, 8)
+    check(p, [("race", (a, b))])
+
+
 def test_what_a_task_did_after_its_last_post_is_not_known_by_it():
     p = Program(1)
     p.fork(0, 1)

@@ -32,9 +32,10 @@ def program(seed, length):
         "post": lambda: (rank(), draw.randrange(3)),
         "take": lambda: (rank(), draw.randrange(3), rank(), draw.randrange(3)),
         "fork": lambda: (rank(), draw.randrange(3)),
-        "join": lambda: (rank(), draw.randint(1, 2)),
+        "join": lambda: (rank(), draw.randint(1, 3)),
+        "done": lambda: (rank(), draw.randint(1, 2)),
     }  # fmt: skip
-    kinds = draw.choices(list(make), (40, 12, 12, 14, 11, 11), k=length)
+    kinds = draw.choices(list(make), (40, 12, 12, 14, 14, 11, 6), k=length)
     return [(kind, *make[kind]()) for kind in kinds]
 
 
@@ -45,6 +46,7 @@ class Model:
         self.program = Program(DIES)
         self.after = {}  # node -> nodes directly after it
         self.last = {(rank, 0): self.node() for rank in range(DIES)}  # of each task that goes on
+        self.ended = {}  # the same of those that are over and not joined
         self.accesses = {}  # (line, "a", "r" or "w") -> (node, ranges, write, atomic)
         self.posts = [[] for _ in range(DIES)]  # of each die's flag
         self.tasks = 0
@@ -98,11 +100,20 @@ class Model:
             self.program.fork(rank, self.tasks, t=who[1])
 
     def join(self, rank, task):
-        mine = sorted(who for who in self.last if who[0] == rank)
+        ends = {**self.ended, **self.last}
+        mine = sorted(who for who in ends if who[0] == rank)
         if task < len(mine):
             child = mine[task]
-            self.step((rank, 0), self.last.pop(child))
+            self.ended.pop(child, None)
+            self.last.pop(child, None)
+            self.step((rank, 0), ends[child])
             self.program.join(rank, child[1])
+
+    def done(self, rank, task):
+        mine = sorted(who for who in self.last if who[0] == rank)
+        if task < len(mine):
+            self.ended[mine[task]] = self.last.pop(mine[task])
+            self.program.add(rank, "done", site=False, t=mine[task][1])
 
     def op(self, name, members, root, touched, beside):
         """An operation of all members at once; ``beside``: in a task of its own that nobody waits for yet."""
