@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import posix_ipc
 
-from strata import config, errors
+from strata import _core, config, errors
 from strata._core import space
 
 __all__ = ["Job", "context", "create_job", "finalize", "forget", "identify", "init"]
@@ -331,6 +331,10 @@ def init(timeout: float | None = None) -> space.Context:
         deadline = time.monotonic() + (options.timeout if timeout is None else timeout)
         me = identify(os.environ, options)
         rank = 0 if me is None else me.rank
+        if options.fault or _core.CHECKED:
+            from strata._core.checked import arming
+
+            arming.arm(options.fault, rank)
         if made is None:
             if me is None:
                 fd, _ = _new_space(1, options)

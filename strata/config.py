@@ -162,7 +162,7 @@ class Config:
     clock_trace: str = _option("", _TEXT, "File that gets what happened by that clock, for Perfetto and chrome://tracing.")
     clock_json: str = _option("", _TEXT, "File that gets what that clock has counted, of every die.")
     core: str = _option("release", _choice("release", "checked"), "Which build of the C core: checked has hooks for faults and weak order, and is slower; read at the first import.")
-    fault: str = _option("", _TEXT, 'What happens at a fault point of the checked core: "POINT[:NTH[:ACTION]]", such as "DONE_BEFORE:3:kill".')
+    fault: str = _option("", _TEXT, 'What happens at a fault point of the checked core: "[RANK@]POINT[:NTH[:ACTION]]", such as "2@DONE_BEFORE:3:kill" (docs/faults.md).')
     weak_order: int = _option(0, _integer(0, (1 << 63) - 1), "Seed (not 0) of a job whose stores, flags and DMA completions are delayed and reordered as the memory model allows (checked core).")
     check: str = _option("", _TEXT, "Abstract Unix socket of the server that checks the job (strata-run --check, strata check-server): docs/checking.md.")
     intercept: bool = _option(False, _FLAG, "Make numpy's own arrays fabric memory, in all threads, from init() to finalize().")

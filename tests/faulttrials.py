@@ -1,219 +1,367 @@
-"""One trial: dies run an operation over and over, one is killed at a random moment.
+"""One trial: dies run an operation over and over, and one of them dies, or stops for a while.
 
-Used by the tests (a few trials) and by tools/kill_trials.py (hundreds).
+It dies at a fault point (``fault``: of the checked core), or at a moment (``delay``: of any core).  A second victim may
+die while the others deal with the first one's death.  Every survivor must get the right error, and go on: what is left
+of groups, memory, rings, threads and descriptors is looked at, too.  Used by the tests and by tools/fault_trials.py.
 """
 
+import gc
 import os
 import random
+import select
+import signal
 import time
 from typing import NamedTuple
 
 import faultlib
-import numpy as np
+import faultsteps_all
+import faultsteps_more
+from faultsteps_all import OPERATIONS
 
 import strata
-from strata import bootstrap, errors
+from strata import _core, bootstrap, errors
 
 SIZES = (8, 40, 1000, 8192, 100_000, 1 << 20, 8 << 20)  # bytes; the larger are zero-copy
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather",
-               "scatter", "all_to_all_v", "barrier")  # fmt: skip
-OTHERS = (
-    "background",
-    "in_place",
-    "plain_arrays",
-    "exchange",
-    "split",
-    "subgroup",
-    "shrink",
-    "init",
-    "leave",
-    "compute",
-)
-OPERATIONS = COLLECTIVES + OTHERS
+ROUNDS = 6  # of a trial with a fault; one at a moment has as many as it takes
+STOP = 0.05  # seconds that a die is stopped at most
+TIMEOUT = 15.0  # of operations: one that ends by it is a hang
+BOUND = 40.0  # seconds in which a step of a trial must be over
 
 
 class Trial(NamedTuple):
-    seed: int
+    """Everything about a trial; its text replays it."""
+
     operation: str
-    nbytes: int
-    n: int
-    victim: int
-    delay: float  # seconds from the moment that all are at it to the kill
+    nbytes: int = 1000
+    n: int = 3
+    victims: tuple = (0,)  # one, or two
     path: str = "auto"  # option path; "mixed": sdma on every second die, mte on the others
+    cores: int = 1
+    registration: str = "on_allocation"
+    fault: str = ""  # of the first victim, "POINT:NTH:ACTION"; "": it is killed after `delay`
+    second: str = ""  # of the second one
+    delay: float = 0.0  # seconds from the moment that all are at it to the kill; -1: when it is through
+    salt: int = 0
+
+    def __str__(self):
+        told = {k: v for k, v in self._asdict().items() if v != self._field_defaults.get(k)}
+        return ",".join(f"{k}={'+'.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in told.items())
+
+    @classmethod
+    def parse(cls, text):
+        """The trial of such a text."""
+        found = {}
+        for part in text.split(","):
+            name, _, value = part.partition("=")
+            if name not in cls._fields:
+                raise ValueError(f"{name!r} is not a field of a trial: {', '.join(cls._fields)}")
+            kind = type(getattr(cls(""), name))
+            found[name] = tuple(map(int, value.split("+"))) if kind is tuple else kind(value)
+        trial = cls(**found)
+        if trial.operation not in OPERATIONS or not all(0 <= v < trial.n for v in trial.victims):
+            raise ValueError(f"{text!r}: no operation of that name, or a victim that there is not")
+        return trial
 
     @classmethod
     def draw(cls, seed, path="auto", operations=OPERATIONS, sizes=SIZES):
+        """One that kills at a moment."""
         rng = random.Random(seed)
         n = rng.randint(2, 8)
-        operation = rng.choice(operations)
-        nbytes = rng.choice(sizes)
+        operation, nbytes = rng.choice(operations), rng.choice(sizes)
         delay = rng.choice((0.0, 0.003, 0.03)) * rng.random()
-        return cls(seed, operation, nbytes, n, rng.randrange(n), delay, path)
+        return cls(operation, nbytes, n, (rng.randrange(n),), path, delay=delay)
+
+    def env(self, rank):
+        """The options of a die."""
+        path = ("sdma", "mte")[rank % 2] if self.path == "mixed" else self.path
+        found = {"STRATA_PATH": path, "STRATA_CORES": str(self.cores), "STRATA_WORKERS": str(min(self.cores, 2)),
+                 "STRATA_REGISTRATION": self.registration, "STRATA_TIMEOUT": str(TIMEOUT)}  # fmt: skip
+        if self.registration == "pool":
+            found["STRATA_POOL"] = "256M"
+        if self.operation == "clock":
+            found["STRATA_CLOCK"] = "cm384"
+        for victim, fault in zip(self.victims, (self.fault, self.second), strict=False):
+            if victim == rank and fault:
+                found["STRATA_FAULT"] = f"{rank}@{fault}"
+        return found
 
 
 class Outcome(NamedTuple):
-    latencies: list  # seconds from the kill to the error, of each survivor
-    seen: list  # seconds from the moment at which the kernel let the death be seen
+    latencies: list  # seconds from the death to the error, of survivors that were waiting
     kinds: dict  # error class -> survivors
+    hit: str  # the fault point at which the first victim died or stopped; "": it came through
+    second: str  # and the second
+    reached: dict  # fault points that the last victim reached, if it came through: name -> how often
 
 
-class Steps:
-    """The operations, each run once on the world with its result checked."""
+# ---- what dies do -----------------------------------------------------------------------------------
 
-    def __init__(self, nbytes, victim, plain):
-        self.g = g = strata.world()
-        self.victim = victim
-        n = g.size
-        parts = -(-max(nbytes // 8, 1) // n) * n
-        self.x = np.zeros(parts, "i8") if plain else strata.zeros(parts, "i8")
-        self.x[:] = np.arange(parts) + g.rank
-        self.y = strata.empty(parts, "i8")
-        self.every = strata.empty((n, parts), "i8")
-        self.rows = [parts // n] * n
-        self.expected = np.arange(parts) * n + n * (n - 1) // 2
 
-    def all_reduce(self):
-        self.g.all_reduce(self.x, self.y)
-        assert (self.y == self.expected).all()
+def threads():
+    return len(os.listdir("/proc/self/task"))
 
-    plain_arrays = all_reduce
 
-    def in_place(self):
-        z = strata.array(self.x)
-        self.g.all_reduce(z)
-        assert (z == self.expected).all()
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
 
-    def all_gather(self):
-        self.g.all_gather(self.x, self.every)
-        assert (self.every[:, 0] == np.arange(self.g.size)).all()
 
-    def reduce_scatter(self):
-        out = self.g.reduce_scatter(self.x)
-        assert (out == self.expected[self.g.rank * out.size :][: out.size]).all()
+def reached():
+    """How often this process has reached each fault point; nothing without the checked core."""
+    if not _core.CHECKED:
+        return {}
+    from strata._core.checked import hooks
 
-    def all_to_all(self):
-        self.g.all_to_all(self.x, self.y)
-        assert (
-            self.y[:: self.rows[0]] == self.x[self.g.rank * self.rows[0]] - self.g.rank + np.arange(self.g.size)
-        ).all()
+    return {name: count for name, count in hooks.reached().items() if count}
 
-    def all_to_all_v(self):
-        self.g.all_to_all_v(self.x, self.rows, self.y)
 
-    def broadcast(self):
-        z = strata.array(self.x)
-        self.g.broadcast(z, self.victim)
-        assert z[0] == self.victim
+def until(condition, what):
+    end = time.monotonic() + BOUND / 2
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {BOUND / 2:.0f} s"
+        time.sleep(0.001)
 
-    def reduce(self):
-        out = self.g.reduce(self.x, self.y, root=self.victim)
-        assert out is None or (out == self.expected).all()
 
-    def gather(self):
-        self.g.gather(self.x, self.every, root=(self.victim + 1) % self.g.size)
+class Play:
+    """A die's part in a trial."""
 
-    def scatter(self):
-        self.g.scatter(self.every if self.g.rank == 0 else None, self.y, root=0)
+    def __init__(self, die, trial):
+        self.die, self.trial, self.steps, self.others = die, trial, None, None
+        self.victims = trial.victims
+        self.survivors = [r for r in range(trial.n) if r not in trial.victims]
 
-    def barrier(self):
-        self.g.barrier()
+    def work(self):
+        """The rounds; returns when there are no more, or raises what ends them."""
+        trial, die = self.trial, self.die
+        if trial.operation == "init":
+            die.say("going")
+        strata.init()
+        self.steps = faultsteps_all.make(trial)
+        if die.rank in self.survivors:
+            self.others = strata.world().subgroup(self.survivors)
+        if trial.operation != "init":
+            die.say("going")
+        rounds = ROUNDS if trial.fault or trial.delay < 0 else 1 << 60
+        while self.steps.k < rounds:
+            self.steps.round()
+            self.steps.k += 1
+        self.steps.finish()
 
-    init = leave = barrier
+    def run(self):
+        before = threads(), descriptors()
+        try:
+            self.work()
+            self.through(0)
+        except errors.StrataError as error:
+            caught = faultlib.Caught.of(error)
+        self.die.say("error", caught) if "caught" in locals() else None
+        self.recover() if strata.initialized() else self.never_formed()
+        self.die.say("done")
+        self.die.hear()
+        strata.finalize()
+        until(lambda: threads() <= before[0], f"{threads()} threads, {before[0]} before")
+        assert descriptors() <= before[1] + 1, (descriptors(), before[1])  # the UB space's stays
 
-    def background(self):
-        works = [self.g.all_reduce(self.x, self.y, async_op=True), self.g.all_gather(self.x, self.every, async_op=True)]
-        for work in works:
-            work.wait()
-        assert (self.y == self.expected).all()
+    def through(self, which):
+        """This die has come to the end of its rounds: the victim waits for its death, the others for the error."""
+        if self.die.rank == self.victims[which]:
+            self.die.say(f"over{which}", reached())
+            time.sleep(10 * BOUND)
+        self.die.say("through")
+        while True:
+            strata.world().barrier()
 
-    def exchange(self):
-        """Everybody with the victim, both ways."""
-        g, victim = self.g, self.victim
-        peers = [r for r in range(g.size) if r != victim] if g.rank == victim else [victim]
-        works = [g.send(self.x, peer, async_op=True) for peer in peers]
-        for peer in peers:
-            g.recv(self.y, peer)
-            assert self.y[0] == peer
-        for work in works:
-            work.wait()
+    def never_formed(self):
+        """The world has not formed: nor will it."""
+        caught = self.die.catch(strata.init)
+        faultlib.died(caught, self.victims)
 
-    def split(self):
-        h = self.g.split(0, key=-self.g.rank)
-        assert h.ranks == tuple(reversed(range(self.g.size)))
-        h.all_reduce(self.x, self.y)
+    def recover(self):
+        g = strata.world()
+        faultlib.died(self.die.catch(g.barrier), self.victims)
+        if self.others is not None:
+            faultlib.check_group(self.others, self.survivors, rounds=1)
+        for which in (1, 0):  # when both are dead there is nobody to wait for
+            g = self.smaller(g, which) if which < len(self.victims) or which == 0 else g
+        faultlib.check_group(g, self.survivors, rounds=1)
+        self.clean(g)
 
-    def subgroup(self):
-        self.g.subgroup(range(self.g.size - 1, -1, -1)).barrier()
+    def smaller(self, g, which):
+        """shrink(), until what it gives works."""
+        if which == 1:
+            g = self.shrunk(g)
+            if self.die.rank == self.victims[1]:
+                self.die.say("over1", reached())
+                time.sleep(10 * BOUND)
+            if self.victims[1] not in g.ranks:
+                return g
+            try:
+                while True:
+                    g.barrier()
+            except errors.StrataError as error:
+                faultlib.died(faultlib.Caught.of(error), self.victims)
+            return g
+        return self.shrunk(g) if set(g.ranks) & set(self.victims) else g
 
-    def shrink(self):
-        h = self.g.shrink()
-        if h.size == self.g.size:
-            h.all_reduce(self.x, self.y)
-        else:
-            assert h.ranks == tuple(r for r in range(self.g.size) if r != self.victim)
-            h.barrier()
-            self.g.barrier()
+    def shrunk(self, g):
+        for _ in range(4):
+            h = g.shrink()
+            assert set(self.survivors) <= set(h.ranks), h.ranks
+            if len(self.victims) == 1:
+                assert list(h.ranks) == self.survivors, h.ranks
+            try:
+                faultlib.check_group(h, h.ranks, rounds=1)
+                return h
+            except errors.StrataError as error:
+                faultlib.died(faultlib.Caught.of(error), self.victims)
+                g = h
+        raise AssertionError("shrink() gives groups of the dead again and again")
 
-    def compute(self):
-        if self.g.rank == self.victim:
-            time.sleep(60)
-        self.all_reduce()
+    def clean(self, g):
+        """Nothing but groups' own memory is left, and rings of survivors take descriptors."""
+        steps = self.steps
+        if isinstance(steps, faultsteps_more.Submit) and steps.ring:
+            for r in self.survivors:
+                strata.sdma.ring(steps.rings[r].index, r).submit(strata.sdma.Batch().nop()).wait(BOUND)
+            g.barrier()
+        if isinstance(steps, faultsteps_more.Replays) and hasattr(steps, "graph"):
+            steps.graph.close()
+        steps = self.steps = None
+        context = bootstrap.context()
+        g.barrier()
+        gc.collect()
+        strata.empty_cache()
+        until(lambda: not strata.stats()["quarantined_bytes"], "quarantine")
+        until(lambda: strata.vmm.stats()["exports_closing"] == 0, "exports")
+        if self.trial.registration == "pool":
+            return
+        used = context.hbm_bytes - context.frames_left * strata.vmm.granularity()
+        assert used == strata.memory_reserved(), (used, strata.memory_reserved(), strata.vmm.stats())
 
 
 def body(die, trial):
-    """What each die does: the operation until it fails, then what the survivors can do."""
-    others = [r for r in range(trial.n) if r != trial.victim]
-    os.environ["STRATA_PATH"] = ("sdma", "mte")[die.rank % 2] if trial.path == "mixed" else trial.path
+    os.environ.update(trial.env(die.rank))
     bootstrap.forget()  # options are read at the first call
-    try:
-        if trial.operation == "init":
-            die.say("going")
-        run = getattr(Steps(trial.nbytes, trial.victim, trial.operation == "plain_arrays"), trial.operation)
-        run() if trial.operation not in ("init", "compute") else None
-        if trial.operation != "init":
-            die.say("going")
-        if trial.operation == "leave" and die.rank == trial.victim:
-            time.sleep(trial.delay)
-            strata.finalize()
-            time.sleep(60)
+    Play(die, trial).run()
+
+
+# ---- what the test does ---------------------------------------------------------------------------
+
+
+class Watch:
+    """Sees when a victim ends, stops, or says that it has come through."""
+
+    def __init__(self, job, rank):
+        self.job, self.process = job, job.processes[rank]
+        self.pidfd = os.pidfd_open(self.process.pid)
+
+    def wait(self, over, bound=BOUND):
+        """"died", "stopped" or "over"; when, and its last event."""
+        end = time.monotonic() + bound
         while True:
-            run()
-    except errors.StrataError as error:
-        die.say("error", faultlib.Caught.of(error))
-    if trial.operation == "init":
-        die.hear()  # the world may never have formed
-        return
-    g = strata.world()
-    die.say("later", die.catch(g.barrier))
-    h = g.shrink()
-    faultlib.check_group(h, others, rounds=1)
-    die.say("done")
+            if select.select([self.pidfd], [], [], 0)[0]:
+                return "died", time.monotonic(), None
+            if stopped(self.process.pid):
+                return "stopped", time.monotonic(), None
+            for event in list(self.job.events):
+                if event.rank == self.process.rank and event.name == over:
+                    self.job.events.remove(event)
+                    return "over", event.time, event.data
+            if time.monotonic() > end:
+                raise AssertionError(f"die {self.process.rank} neither ended nor came through; {self.job.story()}")
+            self.job._read(0.001)
+
+    def gone(self):
+        """Waits until it has ended; when."""
+        assert select.select([self.pidfd], [], [], BOUND)[0], "it does not end"
+        return time.monotonic()
+
+    def close(self):
+        os.close(self.pidfd)
+
+
+def stopped(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "T" and faultlib.all_stopped(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def fell(job, trial, which, rng):
+    """Waits for a victim's fault, and sees to it that the victim is dead afterwards; (point or "", time, reached)."""
+    rank, fault = trial.victims[which], (trial.fault, trial.second)[which]
+    watch, point, found = Watch(job, rank), "", {}
+    try:
+        while True:
+            how, when, data = watch.wait(f"over{which}")
+            if how == "died":
+                point = fault.split(":")[0]
+                break
+            if how == "stopped":
+                point = fault.split(":")[0]
+                time.sleep(STOP * rng.random())
+                early = [e for e in job.events if e.name == "error" and e.data.ranks == (rank,)]
+                assert not early or which, f"a stopped die counts as dead: {early}"
+                job.kill(rank, signal.SIGCONT)
+                continue
+            found = data
+            job.kill(rank)
+            when = watch.gone()
+            break
+    finally:
+        watch.close()
+    job.reap(rank)
+    return point, when, found
+
+
+def at_a_moment(job, trial):
+    """Kills the victim while all are at it; when that could be seen."""
+    victim = trial.victims[0]
+    job.all("going", [victim] if trial.operation == "init" else None, BOUND)
+    time.sleep(trial.delay)
+    job.kill(victim)
+    when = job.gone(victim)
+    job.reap(victim)
+    return when
+
+
+def same(caught):
+    """Survivors that failed in one operation of one group must have the same error."""
+    kinds = {}
+    for event in caught.values():
+        c = event.data
+        if c.number is not None:
+            kinds.setdefault((c.group, c.operation, c.number), set()).add((c.kind, c.ranks))
+    for operation, found in kinds.items():
+        assert len(found) == 1, f"survivors disagree on {operation}: {found}"
 
 
 def run(trial):
-    """Carries out a trial; AssertionError if a survivor did not see what it must."""
-    others = [r for r in range(trial.n) if r != trial.victim]
-    with faultlib.Job(body, trial.n, trial) as job:
-        if trial.operation != "init":
-            job.all("going")
+    """Carries out a trial; AssertionError if something is not as it must be."""
+    rng = random.Random(trial.salt)
+    survivors = [r for r in range(trial.n) if r not in trial.victims]
+    with faultlib.Job(body, trial.n, trial, hbm=256 << 20 if trial.nbytes < 1 << 20 else 1 << 30) as job:
+        points, found = ["", ""], {}
+        if not trial.fault and trial.delay >= 0:
+            when = at_a_moment(job, trial)
         else:
-            job.all("going", [trial.victim])
-        time.sleep(trial.delay)
-        killed = job.kill(trial.victim)
-        gone = job.gone(trial.victim)
-        job.reap(trial.victim)
-        caught = job.all("error", others)
+            points[0], when, found = fell(job, trial, 0, rng)
+        caught = job.all("error", survivors, BOUND)
+        if len(trial.victims) > 1:
+            points[1], _, found = fell(job, trial, 1, rng)
         for event in caught.values():
-            faultlib.died(event.data, [trial.victim])
-        if trial.operation != "init":
-            for event in job.all("later", others).values():
-                faultlib.died(event.data, [trial.victim])
-            job.all("done", others)
-        job.tell(*others)
-        for rank in others:
-            assert job.reap(rank) == 0, rank
-        kinds = {}
-        for event in caught.values():
-            kinds[event.data.kind] = kinds.get(event.data.kind, 0) + 1
-        times = [event.data.time for event in caught.values()]
-        return Outcome([t - killed for t in times], [max(t - gone, 0.0) for t in times], kinds)
+            faultlib.died(event.data, trial.victims)
+        if len(trial.victims) == 1:
+            same(caught)
+        job.all("done", survivors, BOUND)
+        job.tell(*survivors)
+        for rank in survivors:
+            assert job.reap(rank, BOUND) == 0, rank
+        name = f"/dev/shm/strata.{os.getuid()}.{job.space.token}"
+        assert not os.path.exists(name), name
+    kinds = {}
+    for event in caught.values():
+        kinds[event.data.kind] = kinds.get(event.data.kind, 0) + 1
+    busy = trial.operation in ("init", "compute")  # the others may not have been waiting
+    latencies = [] if busy else [max(e.data.time - when, 0.0) for e in caught.values()]
+    return Outcome(latencies, kinds, *points, found)

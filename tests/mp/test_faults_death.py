@@ -17,11 +17,11 @@ TRIALS = 10
 
 
 def test_random_kills():
-    """A few of the trials that tools/kill_trials.py runs by the hundred."""
+    """At any moment, of any operation."""
     seed = random.SystemRandom().randrange(1 << 31)
     for k in range(TRIALS):
         trial = faulttrials.Trial.draw(seed + k)
-        print(f"{trial}; replay: python tools/kill_trials.py 1 --seed {seed + k}")
+        print(f"replay: python tools/fault_trials.py --trial '{trial}'")
         faulttrials.run(trial)
 
 
@@ -30,7 +30,8 @@ def test_kill_in(operation):
     """The kinds of operation that a few random trials may miss."""
     seed = random.SystemRandom().randrange(1 << 31)
     rng = random.Random(seed)
-    trial = faulttrials.Trial(seed, operation, 100_000, 4, rng.randrange(4), 0.02 * rng.random())
+    delay = -1 if operation == "leave" else 0.02 * rng.random()
+    trial = faulttrials.Trial(operation, 100_000, 4, (rng.randrange(4),), delay=delay)
     print(trial)
     faulttrials.run(trial)
 

@@ -14,9 +14,12 @@ static inline void st_board_publish(struct st_boards *b, uint64_t round, const s
 
     memcpy(words, p, sizeof words);
     st_store_seqcst_64(&to[0], round | ST_BOARD_WRITING); /* pairs with st_board_copy */
+    ST_FAULT(POST_WRITING);
     for (k = 1; k < sizeof words / 8; k++)
         st_store_release_64(&to[k], words[k]); /* pairs with st_board_copy */
+    ST_FAULT(POST_FILLED);
     st_store_seqcst_64(&to[0], round); /* pairs with st_board_there */
+    ST_FAULT(POST_AFTER);
     st_group_wake(b->g);
 }
 
@@ -58,6 +61,7 @@ static inline int st_board_drain(struct st_boards *b, uint64_t round, uint64_t t
     struct st_board_wait w = {.what = ST_BOARD_DONE, .round = round, .masking = masking};
     int rc = st_board_await(b, &w, timeout_ns, mask);
 
+    ST_FAULT(DRAIN_BEFORE);
     if (rc == ST_OK) /* pairs with st_board_there */
         st_cas_acq_rel_64(&st_board_slot(b->at[b->g->me], round)->epoch, round,
                           (round + ST_BOARD_ROUNDS) | ST_BOARD_WRITING);
@@ -90,6 +94,7 @@ static inline int st_board_read(struct st_boards *b, uint64_t round, uint64_t ti
 
     if (rc == ST_OK)
         rc = st_board_await(b, &w, timeout_ns, mask);
+    ST_FAULT(POSTS_THERE);
     for (j = 0; j < b->g->n && rc == ST_OK; j++) {
         memset(&posts[j], 0, sizeof posts[j]);
         if (st_board_masked(b, j))
@@ -133,6 +138,7 @@ static inline int st_board_done(struct st_boards *b, uint64_t round, int masking
     uint32_t j;
     int rc = ST_OK;
 
+    ST_FAULT(MARK_BEFORE);
     st_fence_seqcst(); /* what was read, before the look at the epochs */
     for (j = 0; j < b->g->n; j++) {
         if (j == b->g->me || st_board_masked(b, j))
@@ -148,6 +154,7 @@ static inline int st_board_done(struct st_boards *b, uint64_t round, int masking
             continue;
         }
         st_board_tell(b, round, j);
+        ST_FAULT(MARK_AFTER);
     }
     st_group_wake(b->g);
     return rc;
@@ -161,6 +168,7 @@ static inline void st_board_fail(struct st_boards *b, int status, uint64_t round
     if (st_load_acquire_32(&h->failed)) /* pairs with itself: the first failure counts */
         return;
     st_store_relaxed_64(&h->failed_round, round);
+    ST_FAULT(BOARD_FAILING);
     st_store_seqcst_32(&h->failed, (uint32_t)status); /* pairs with st_board_look */
     st_group_wake(b->g);
 }

@@ -44,6 +44,7 @@ static inline void st_board_format(void *memory, uint32_t n)
     memset(h, 0, st_board_bytes(n));
     h->nmembers = n;
     h->rounds = ST_BOARD_ROUNDS;
+    ST_FAULT(BOARD_FORMATTED);
     st_store_release_64(&h->magic, ST_BOARD_MAGIC); /* pairs with st_board_attach */
 }
 

@@ -30,7 +30,9 @@ static inline uint64_t *st_channel_word(struct st_group *g, uint32_t from, uint3
 static inline void st_channel_open(struct st_group *g, uint32_t dst, uint64_t va)
 {
     st_channel_at(va)->magic = ST_MAGIC;
+    ST_FAULT(CHANNEL_BEFORE);
     st_store_seqcst_64(st_channel_word(g, g->me, dst), va); /* pairs with st_channel_from */
+    ST_FAULT(CHANNEL_AFTER);
     st_group_wake(g);
 }
 

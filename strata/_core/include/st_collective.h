@@ -41,9 +41,13 @@ struct st_request {
 static inline int st_request_failed(struct st_group *g, struct st_request *r, int status)
 {
     struct st_group_header *h = g->header;
-    uint32_t i;
+    uint32_t i, state = st_load_acquire_32(&h->fail_state); /* pairs with st_group_fail */
 
-    if (st_load_acquire_32(&h->fail_state) == ST_FAIL_PUBLISHED) { /* pairs with st_group_fail */
+    if (state >> 8 < g->n && state != ST_FAIL_NONE && state != ST_FAIL_PUBLISHED) { /* it stands still while it says why */
+        r->failed_by = state >> 8;
+        st_mask_set(r->mask, state >> 8);
+    }
+    if (state == ST_FAIL_PUBLISHED) {
         r->phase = h->fail_phase;
         r->failed_number = h->fail_number;
         r->failed_desc = h->fail_desc;
@@ -63,7 +67,9 @@ static inline int st_request_abort(struct st_group *g, struct st_request *r, int
         st_mask_set(mask, g->me); /* trouble of our own: the others must hear of it */
         st_group_fail(g, status, phase, r->desc, mask);
     }
+    ST_FAULT(ABORT_BEFORE);
     st_store_seqcst_64(&g->members[g->me].done, r->number); /* pairs with st_group_quiesce */
+    ST_FAULT(ABORT_AFTER);
     st_group_wake(g);
     if (r->plan && !r->plan->mailbox)
         r->nlate = st_group_quiesce(g, r->number, 500000000ull, r->late);
@@ -76,8 +82,10 @@ static inline void st_request_publish(struct st_group *g, struct st_request *r)
 
     line->desc = r->desc;
     line->count = r->count;
+    ST_FAULT(LINE_HALF);
     if (r->payload > ST_INLINE_BYTES) {
         memcpy(st_mailbox(g, r->number, g->me), r->src, r->payload);
+        ST_FAULT(MAILBOX_FILLED);
     } else if (r->payload) {
         memcpy(line->u.data, r->src, r->payload);
     } else {
@@ -180,6 +188,7 @@ static inline void st_request_abstain(struct st_group *g, const struct st_reques
     memset(&nothing, 0, sizeof nothing);
     nothing.desc = ST_DESC_NOTHING;
     nothing.number = r->number;
+    ST_FAULT(ABSTAIN_BEFORE);
     st_request_publish(g, &nothing);
 }
 
@@ -214,6 +223,7 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
         rc = st_request_abort(g, r, rc, ST_PHASE_ARRIVAL);
         goto out;
     }
+    ST_FAULT(ALL_ARRIVED);
     rc = st_group_compare(g, r->number);
     if (refused != ST_OK) {
         rc = refused;

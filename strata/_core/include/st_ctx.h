@@ -11,6 +11,7 @@
 
 #include "st_abi.h"
 #include "st_atomic.h"
+#include "st_fault.h"
 #include "st_kernels_api.h"
 #include "st_status.h"
 #include "st_wait.h"

@@ -124,6 +124,7 @@ static inline void st_engine_open(struct st_engine *e, struct st_sdma *shared)
     st_engine_hold_begin(e);
     shared->magic = ST_SDMA_MAGIC;
     shared->open = 1;
+    ST_FAULT(ENGINE_OPENING);
     st_store_release_64(&e->ctx->dies[e->ctx->rank].sdma, (uint64_t)(uintptr_t)shared); /* pairs with st_sdma_of */
 }
 
@@ -157,6 +158,7 @@ static inline int st_engine_add(struct st_engine *e, struct st_ring *r, uint32_t
         own->status = ST_OK;
         st_store_release_64(&own->at, (uint64_t)(uintptr_t)r); /* pairs with st_engine_round */
         st_store_release_64(&r->opened, ++e->openings); /* pairs with st_lane_attach */
+        ST_FAULT(RING_OPENED);
         if (i >= e->shared->top)
             st_store_relaxed_32(&e->shared->top, i + 1);
         st_store_release_64(&e->shared->rings[i], (uint64_t)(uintptr_t)r); /* pairs with st_lane_attach */
@@ -183,6 +185,7 @@ static inline int st_engine_remove(struct st_engine *e, uint32_t index)
         st_sdma_bell(e->shared, index); /* a producer may have died before it rang */
     } else {
         st_store_release_64(&ring->opened, 0); /* pairs with st_lane_open */
+        ST_FAULT(RING_CLOSED);
         st_store_release_64(&e->shared->rings[index], 0); /* pairs with st_lane_attach */
         st_store_seqcst_64(&r->at, 0); /* pairs with st_engine_round */
         round = st_load_seqcst_64(&e->round); /* the thread may still have it in hand: pairs with st_engine_round */
@@ -248,6 +251,7 @@ static inline void st_event_notify(struct st_engine *e, uint32_t event)
     st_store_seqcst_32(&e->notifying, event); /* pairs with st_event_give */
     if (event && st_load_seqcst_32(&v->used)) { /* pairs with st_event_take, st_event_give */
         st_add_seqcst_64(&v->count, 1); /* pairs with st_event_count */
+        ST_FAULT(ENGINE_NOTIFIED);
         st_wake(&v->wake_word, &v->sleepers);
         if (v->also_word)
             st_wake(v->also_word, v->also_sleepers);

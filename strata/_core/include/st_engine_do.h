@@ -134,6 +134,7 @@ static inline int st_engine_move(struct st_engine *e, const struct st_descriptor
         rc = e->ctx->reduce(d->dtype, d->op, &dst, 1, both, 2, count, !!(d->flags & ST_SDMA_NT));
     else
         rc = e->ctx->accumulate(d->dtype, d->op, dst, src, count);
+    ST_FAULT(ENGINE_MOVED);
     st_hold_none(&e->hold);
     return rc;
 }
@@ -186,6 +187,7 @@ static inline int st_engine_flag(struct st_engine *e, const struct st_descriptor
     rc = st_engine_hold(e, d, &flag);
     if (rc != ST_OK)
         return rc;
+    ST_FAULT(ENGINE_FLAG_BEFORE);
     if (status != ST_OK) {
         st_store_seqcst_64(flag, ST_SDMA_POISON | (uint64_t)status); /* pairs with st_engine_gate */
     } else if (d->type == ST_SDMA_WRITE) {
@@ -195,9 +197,11 @@ static inline int st_engine_flag(struct st_engine *e, const struct st_descriptor
     } else if (st_add_acq_rel_64(counter, 1) + 1 == d->bytes) { /* pairs with itself, in other dies */
         st_store_seqcst_64(flag, d->value); /* pairs with st_engine_gate */
     } else {
+        ST_FAULT(ENGINE_COUNTED);
         st_hold_none(&e->hold);
         return ST_OK;
     }
+    ST_FAULT(ENGINE_FLAG_AFTER);
     st_engine_tell(e, d, flag);
     return ST_OK;
 }

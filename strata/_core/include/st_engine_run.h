@@ -45,6 +45,7 @@ static inline void st_ring_fail(struct st_engine *e, struct st_engine_ring *r, c
     st_count(&e->count.failed, 1);
     ring->failed_index = r->head;
     ring->failed_status = (uint32_t)status;
+    ST_FAULT(ENGINE_FAILING);
     st_store_release_64(&ring->failed, ring->failed + 1); /* pairs with nothing: for people */
     st_event_fail(e, r, d, status);
     e->ncycle = 0;
@@ -122,6 +123,8 @@ static inline int st_engine_do(struct st_engine *e, struct st_engine_ring *r, co
         rc = status == ST_OK ? st_engine_gate(e, d) : ST_ECANCELED;
         if (rc == ST_AGAIN)
             rc = st_engine_patience(e, r, d);
+        if (rc == ST_OK)
+            ST_FAULT(ENGINE_GATE_OPEN);
         break;
     default:
         rc = ST_EINVAL;
@@ -169,6 +172,7 @@ static inline int st_engine_call(struct st_engine *e, struct st_engine_ring *r, 
     if (st_engine_do(e, r, &d) == ST_AGAIN)
         return ST_AGAIN;
     st_ring_ungate(r);
+    ST_FAULT(ENGINE_LISTED);
     r->done++;
     st_store_release_64(&ring->called, r->done); /* pairs with st_cycle_ring */
     return ST_AGAIN;
@@ -185,7 +189,9 @@ static inline void st_ring_pass(struct st_engine *e, struct st_engine_ring *r, i
     if (r->done)
         st_store_release_64(&ring->called, 0); /* pairs with st_cycle_ring */
     r->done = 0;
+    ST_FAULT(ENGINE_PASS_BEFORE);
     st_store_seqcst_64(&ring->head, ++r->head); /* pairs with st_lane_room */
+    ST_FAULT(ENGINE_PASS_AFTER);
     st_wake(&ring->room_word, &ring->room_sleepers);
 }
 
@@ -211,6 +217,7 @@ static inline enum st_turn st_engine_turn(struct st_engine *e, struct st_engine_
             st_ring_pass(e, r, ST_ECORRUPT);
             continue;
         }
+        ST_FAULT(ENGINE_FETCHED);
         done = r->done;
         rc = d.type == ST_SDMA_CALL ? st_engine_call(e, r, &d) : st_engine_do(e, r, &d);
         if (rc != ST_AGAIN)

@@ -98,6 +98,7 @@ static inline void st_engine_end(struct st_engine *e)
 
     if (!e->shared)
         return;
+    ST_FAULT(ENGINE_ENDING);
     st_store_seqcst_64(&e->ctx->dies[e->ctx->rank].sdma, 0); /* pairs with st_sdma_of */
     pthread_mutex_lock(&e->lock);
     for (i = 0; i < ST_SDMA_RINGS; i++)
@@ -106,6 +107,7 @@ static inline void st_engine_end(struct st_engine *e)
     e->shared->open = 0;
     st_store_seqcst_32(&e->stop, 1); /* pairs with st_engine_cancelled, st_engine_main */
     pthread_mutex_unlock(&e->lock);
+    ST_FAULT(ENGINE_STOPPED);
     st_add_seqcst_32(&e->shared->bell, 1); /* pairs with st_engine_arm */
     st_futex(&e->shared->bell, FUTEX_WAKE, INT32_MAX, NULL);
     if (e->runs)

@@ -60,8 +60,10 @@ static inline void st_unit_done(struct st_group *g, const struct st_plan *p, con
     if (p->posts[u->post_flag] > 1 && /* pairs with itself: whoever is last has seen what all wrote */
         st_add_acq_rel_32(&p->left[u->post_flag], (uint32_t)-1) != 1)
         return;
+    ST_FAULT(FLAG_BEFORE);
     /* pairs with st_unit_ready */
     st_store_seqcst_64(&g->flags[(uint64_t)g->me * ST_GROUP_FLAGS + (uint32_t)u->post_flag], number);
+    ST_FAULT(FLAG_AFTER);
     st_group_wake(g);
 }
 
@@ -141,7 +143,9 @@ static inline int st_core_run(const struct st_run *r, uint64_t *next, uint64_t e
             return ST_AGAIN;
         if (r->stopped && st_load_acquire_32(r->stopped)) /* pairs with st_crew_give_up */
             return ST_EBROKEN;
+        ST_FAULT(UNIT_BEFORE);
         rc = st_unit_run(r, u);
+        ST_FAULT(UNIT_AFTER);
         if (rc != ST_OK)
             return rc;
         st_unit_done(r->g, r->p, u, r->number);

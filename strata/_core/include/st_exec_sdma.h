@@ -104,6 +104,7 @@ static inline int st_lane_fill(struct st_lanes *s, uint32_t c, int begin)
     while (put < room && !at->filled && (rc = st_lane_next(s, lane, at, &d)) == ST_OK) {
         d.flags |= begin && !put ? ST_SDMA_BEGIN : 0;
         st_lane_put(lane, put++, &d);
+        ST_FAULT(LANE_PUT);
     }
     if (put)
         st_lane_ring(lane, put);
@@ -236,6 +237,7 @@ static inline int st_exec_sdma(struct st_group *g, const struct st_plan *p, stru
     }
     rc = rc == ST_OK ? st_lanes_status(g, s) : rc;
     st_wait_again(&g->waiter);
+    ST_FAULT(LANES_OVER);
     if (rc != ST_OK)
         st_lanes_drain(s);
     return rc;

@@ -45,6 +45,7 @@ static inline int st_export_open(struct st_ctx *ctx, const uint64_t *words, uint
     if (rc != ST_OK)
         return rc;
     rc = st_vmm_map(ctx, va, words, npages);
+    ST_FAULT(EXPORT_MAPPED);
     pthread_mutex_lock(&ctx->lock);
     for (i = 0; rc == ST_OK && i < ST_EXPORT_SLOTS; i++) {
         state = st_load_acquire_64(&st_export_at(ctx, ctx->rank, i)->state); /* pairs with st_export_sweep */
@@ -57,7 +58,9 @@ static inline int st_export_open(struct st_ctx *ctx, const uint64_t *words, uint
         st_store_relaxed_64(&e->npages, npages);
         *slot = i;
         *use = (state >> 2) + 1;
+        ST_FAULT(EXPORT_HALF);
         st_store_seqcst_64(&e->state, *use << 2 | ST_EXPORT_OPEN); /* pairs with st_import */
+        ST_FAULT(EXPORT_OPENED);
     }
     pthread_mutex_unlock(&ctx->lock);
     if (e)
@@ -82,6 +85,7 @@ static inline void st_export_scrub(struct st_ctx *ctx, uint32_t die, const uint6
         if (k == n || !st_cas_acq_rel_64(&table[i], w, /* pairs with st_shadow_sync */
                                          ST_PTE(0, ST_PTE_GEN(w) + 1, ST_PAGE_FREE)))
             continue;
+        ST_FAULT(EXPORT_SCRUBBED);
         pthread_mutex_lock(&ctx->follow[die].map_lock);
         (void)st_shadow_sync(ctx, die, i, 1, 0);
         pthread_mutex_unlock(&ctx->follow[die].map_lock);
@@ -112,6 +116,7 @@ static inline int st_export_end(struct st_ctx *ctx, struct st_export *e)
             st_export_scrub(ctx, die, frames, n);
     if (st_vmm_unmap(ctx, va, n) != ST_OK)
         return 0;
+    ST_FAULT(EXPORT_UNMAPPED);
     (void)st_va_free(ctx, va, n);
     for (die = 0; die < ST_MAX_DIES / 64; die++)
         st_store_relaxed_64(&e->importers[die], 0);
@@ -131,6 +136,7 @@ static inline void st_export_sweep(struct st_ctx *ctx)
         if (ST_EXPORT_STATE(state) != ST_EXPORT_CLOSING ||
             !st_cas_acq_rel_64(&e->state, state, state | ST_EXPORT_ENDING)) /* pairs with itself: one thread at a time */
             continue;
+        ST_FAULT(EXPORT_ENDING);
         over = st_export_end(ctx, e);
         pthread_mutex_lock(&ctx->lock);
         st_store_relaxed_32(&ctx->closing, ctx->closing - (uint32_t)over);
@@ -151,6 +157,7 @@ static inline void st_export_close(struct st_ctx *ctx, uint32_t slot, uint64_t u
     if (st_load_relaxed_64(&e->state) == (use << 2 | ST_EXPORT_OPEN)) {
         st_store_relaxed_32(&ctx->closing, ctx->closing + 1);
         st_store_seqcst_64(&e->state, use << 2 | ST_EXPORT_CLOSING); /* pairs with st_import */
+        ST_FAULT(EXPORT_CLOSING);
     }
     pthread_mutex_unlock(&ctx->lock);
     st_export_sweep(ctx);
@@ -165,7 +172,9 @@ static inline void st_import_clear(struct st_ctx *ctx, uint32_t die, uint32_t sl
 {
     struct st_export *e = st_export_at(ctx, die, slot);
 
+    ST_FAULT(IMPORT_LEAVING);
     st_and_seqcst_64(&e->importers[ctx->rank / 64], ~(1ull << (ctx->rank % 64))); /* pairs with st_export_end */
+    ST_FAULT(IMPORT_CLEARED);
     st_wake(&ctx->dies[die].bell, &ctx->dies[die].bell_sleepers);
 }
 
@@ -210,6 +219,7 @@ static inline int st_import(struct st_ctx *ctx, uint32_t die, uint32_t slot, uin
     pthread_mutex_lock(&ctx->lock);
     if (st_load_seqcst_64(&e->state) == wanted) { /* pairs with st_export_open, st_export_close */
         st_or_acq_rel_64(&e->importers[ctx->rank / 64], bit); /* pairs with st_export_end */
+        ST_FAULT(IMPORT_BIT);
         st_fence_seqcst(); /* the exporter closes, then looks at the bits: one of the two sees the other */
         if (st_load_seqcst_64(&e->state) == wanted)
             rc = st_import_words(ctx, die, e, npages, words);
@@ -217,6 +227,7 @@ static inline int st_import(struct st_ctx *ctx, uint32_t die, uint32_t slot, uin
         if (own->count == 0 && !own->listed)
             st_import_clear(ctx, die, slot);
     }
+    ST_FAULT(IMPORTED);
     if (rc == ST_OK)
         st_store_relaxed_32(&ctx->vmm, 1);
     pthread_mutex_unlock(&ctx->lock);

@@ -1,17 +1,13 @@
 /* Fault points: places at which a test may end, stop or hold up a die.
  *
  * ST_FAULT(NAME) stands between two steps that others may see.  In the release core it is nothing.  In the checked
- * core (DESIGN.md) it counts, and does what STRATA_FAULT asks for at that place.  The list says what has happened
- * when the point is reached.
+ * core (DESIGN.md) it counts, and does what STRATA_FAULT asks for at that place.  st_fault_points.h says what has
+ * happened when a point is reached.
  */
 #ifndef ST_FAULT_H
 #define ST_FAULT_H
 
-#define ST_FAULT_POINTS(POINT)                                        \
-    POINT(ARRIVE_BEFORE) /* the line is filled, its epoch is not */   \
-    POINT(ARRIVE_AFTER)  /* the epoch is there, nobody was woken */   \
-    POINT(DONE_BEFORE)   /* the part is done, and not said */         \
-    POINT(DONE_AFTER)    /* it is said, nobody was woken */
+#include "st_fault_points.h"
 
 enum st_fault_point {
 #define ST_FAULT_ENUM(name) ST_FP_##name,

@@ -32,7 +32,9 @@ static inline int st_flag_write(struct st_ctx *ctx, uint64_t va, uint64_t value)
 
     if (rc != ST_OK)
         return rc;
+    ST_FAULT(HOST_FLAG_BEFORE);
     st_store_seqcst_64((uint64_t *)(uintptr_t)va, value); /* pairs with st_engine_gate, st_flag_read */
+    ST_FAULT(HOST_FLAG_AFTER);
     st_flag_tell(ctx, va);
     return ST_OK;
 }

@@ -34,6 +34,7 @@ static inline int st_foreign_claim(struct st_ctx *ctx, const struct st_foreign *
         st_store_relaxed_64(&f->inode, offer->inode);
         st_store_relaxed_64(&f->offset, offer->offset);
         st_store_relaxed_64(&f->bytes, offer->bytes);
+        ST_FAULT(FOREIGN_CLAIMED);
         *slot = i;
     }
     pthread_mutex_unlock(&ctx->lock);
@@ -103,6 +104,7 @@ static inline int st_foreign_close(struct st_ctx *ctx, uint64_t va, uint64_t byt
 
     if (rc != ST_OK)
         return rc;
+    ST_FAULT(FOREIGN_UNMAPPED);
     st_foreign_unclaim(ctx, slot);
     return st_va_free(ctx, va, n);
 }

@@ -78,6 +78,7 @@ static inline int st_table_reserve(struct st_ctx *ctx, uint64_t to)
     at = ctx->header->control_offset + (uint64_t)((uint8_t *)(st_table(ctx, ctx->rank) + from) - ctx->control);
     if (st_fallocate_quiet(ctx, at, 8 * (to - from)) != 0)
         return errno == ENOSPC || errno == ENOMEM || errno == EDQUOT ? ST_ENOMEM : ST_ESYS;
+    ST_FAULT(TABLE_RESERVED);
     st_store_release_64(&me->pages_top, to); /* pairs with st_table_top */
     return ST_OK;
 }

@@ -64,8 +64,10 @@ static inline int st_graph_put(struct st_graph *g, const struct st_descriptor *d
         rc = rc == ST_OK ? ST_EFULL : rc;
     for (k = 0; k < n && rc == ST_OK; k++)
         st_lane_put(&g->lane, k, &d[k]);
+    ST_FAULT(GRAPH_PUT);
     if (rc == ST_OK)
         st_lane_ring(&g->lane, n);
+    ST_FAULT(GRAPH_RUNG);
     st_lane_unlock(&g->lane);
     return rc;
 }

@@ -224,9 +224,11 @@ static inline void st_graph_give_up(const struct st_graph *g, struct st_graph_en
 
     if (end->cause == ST_GRAPH_HERE || end->cause == ST_GRAPH_ENGINE)
         st_graph_declare(g, end);
+    ST_FAULT(GRAPH_DECLARED);
     st_event_cancel(g->e, g->event, end->status);
     patient.poll = NULL; /* an exception may be waiting to be raised */
     end->stuck = st_event_wait(g->e, g->event, g->begun, &patient, ST_GRAPH_DRAIN_NS) == ST_ETIMEOUT;
+    ST_FAULT(GRAPH_CANCELLED);
     st_graph_calm(g, end);
 }
 

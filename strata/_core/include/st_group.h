@@ -140,6 +140,7 @@ static inline int st_group_fail(struct st_group *g, int status, uint32_t phase, 
     struct st_group_header *h = g->header;
     uint32_t i, state = ST_FAIL_NONE;
 
+    ST_FAULT(FAIL_BEFORE);
     while (!st_cas_acq_rel_32(&h->fail_state, state, ST_FAIL_CLAIM(g->me))) { /* pairs with st_group_failed */
         state = st_fail_wait(g);
         if (state == ST_FAIL_PUBLISHED)
@@ -147,14 +148,17 @@ static inline int st_group_fail(struct st_group *g, int status, uint32_t phase, 
         if (state == ST_FAIL_NONE)
             return ST_EBROKEN;
     }
+    ST_FAULT(FAIL_CLAIMED);
     h->fail_status = (uint32_t)status;
     h->fail_by = g->me;
     h->fail_phase = phase;
     h->fail_number = g->number;
     h->fail_desc = desc;
+    ST_FAULT(FAIL_HALF);
     for (i = 0; i < ST_MASK_WORDS; i++)
         h->fail_mask[i] = mask[i];
     st_store_seqcst_32(&h->fail_state, ST_FAIL_PUBLISHED); /* pairs with st_group_failed */
+    ST_FAULT(FAIL_AFTER);
     st_group_wake(g);
     return status;
 }

@@ -50,6 +50,7 @@ static inline int st_handle_take(struct st_ctx *ctx, uint64_t want, uint64_t *wo
         words[i] = ST_PTE(ctx->rank * ctx->hbm_pages + frame + i, 0, ST_PAGE_HELD);
         st_store_relaxed_32(&ctx->frame_refs[frame + i], 1);
     }
+    ST_FAULT(HANDLE_TAKEN);
     return rc;
 }
 

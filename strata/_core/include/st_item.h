@@ -47,6 +47,7 @@ static inline void st_item_finish(struct st_worker *w, struct st_item *item, int
     if (item->stream && !item->cancelled)
         st_stream_end(w->group->ctx, item->stream, item->turn, status);
     item->status = status;
+    ST_FAULT(ITEM_OVER);
     st_add_acq_rel_32(&w->outstanding, (uint32_t)-1); /* pairs with st_worker_idle */
     st_store_seqcst_32(&item->state, ST_ITEM_DONE); /* pairs with st_item_done */
     st_wake(&w->wake_word, &w->sleepers); /* not the item's: its owner may have freed it */

@@ -65,18 +65,22 @@ static inline int st_space_join(struct st_ctx *ctx, uint32_t rank)
         return ST_EINVAL;
     ctx->rank = rank;
     ctx->pid = (uint32_t)getpid();
+    ST_FAULT(JOIN_BEFORE);
     rc = st_live_claim(ctx);
     if (rc != ST_OK)
         return rc;
+    ST_FAULT(JOIN_CLAIMED);
     d = &ctx->dies[rank];
     if (st_load_relaxed_32(&d->dead) || st_load_relaxed_32(&d->state) != ST_DIE_ABSENT)
         return ST_EBROKEN; /* this rank has lived already: its memory is not ours */
-    st_store_relaxed_32(&d->pid, ctx->pid); /* inspectors look before it has joined */
     st_store_relaxed_64(&d->start_time, st_start_time(ctx->pid));
     d->pid_ns = st_pid_namespace();
+    st_store_release_32(&d->pid, ctx->pid); /* pairs with st_space_lost; inspectors look before it has joined */
     d->window_mask = st_window_probe(ctx);
     d->incarnation = 1;
+    ST_FAULT(JOIN_HALF);
     st_store_release_32(&d->state, ST_DIE_JOINED); /* pairs with st_space_agree, st_die_alive */
+    ST_FAULT(JOIN_AFTER);
     st_fence_seqcst();
     st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
     return ST_OK;
@@ -85,7 +89,9 @@ static inline int st_space_join(struct st_ctx *ctx, uint32_t rank)
 /* A die that leaves stays mapped; its peers stop waiting for it. */
 static inline int st_space_leave(struct st_ctx *ctx)
 {
+    ST_FAULT(LEFT_BEFORE);
     st_store_seqcst_32(&ctx->dies[ctx->rank].state, ST_DIE_LEFT); /* pairs with st_die_alive */
+    ST_FAULT(LEFT_AFTER);
     st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
     return ST_OK;
 }
@@ -93,6 +99,7 @@ static inline int st_space_leave(struct st_ctx *ctx)
 static inline int st_space_return(struct st_ctx *ctx)
 {
     ctx->dies[ctx->rank].incarnation++;
+    ST_FAULT(RETURN_HALF);
     st_store_seqcst_32(&ctx->dies[ctx->rank].state, ST_DIE_JOINED); /* pairs with st_die_alive */
     return ST_OK;
 }
@@ -115,6 +122,15 @@ static inline void st_space_die(const struct st_ctx *ctx, uint32_t die, uint64_t
     v[4] = st_load_acquire_64(&d->log_head); /* pairs with st_log_append */
 }
 
+/* Will a die that has not joined never do so?  Its launcher says that it is dead; or it is, and had begun to join. */
+static inline int st_space_lost(struct st_ctx *ctx, uint32_t die)
+{
+    const struct st_die *d = &ctx->dies[die];
+
+    return st_load_relaxed_32(&d->dead) ||
+           (st_load_acquire_32(&d->pid) && !st_die_runs(ctx, die)); /* pairs with st_space_join */
+}
+
 /* Waits until all dies have joined and takes the first window that is free in
  * all of them.  *missing: a die that did not join. */
 static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32_t *missing)
@@ -132,7 +148,7 @@ static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32
                 break;
             rc = st_wait_step(&w);
             if (rc == ST_AGAIN)
-                rc = st_load_relaxed_32(&ctx->dies[i].dead) ? ST_EDEAD : ST_OK;
+                rc = st_space_lost(ctx, i) ? ST_EDEAD : ST_OK;
             if (rc != ST_OK) {
                 *missing = i;
                 break;
@@ -143,6 +159,7 @@ static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32
     st_wait_end(&w);
     if (rc != ST_OK)
         return rc;
+    ST_FAULT(ALL_JOINED);
     if (!mask)
         return ST_EREG;
     ctx->base = ctx->header->candidates[__builtin_ctzll(mask)];

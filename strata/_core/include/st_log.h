@@ -18,20 +18,27 @@ static inline void st_log_append(struct st_ctx *ctx, uint32_t kind, uint64_t va,
     struct st_log_record *r = &st_log(ctx, ctx->rank)[head % ST_LOG_RECORDS];
     uint32_t i;
 
+    ST_FAULT(LOG_BEFORE);
     st_store_relaxed_64(&r->seq, 0); /* a reader that is being lapped sees a hole, not a mixture */
     st_fence_seqcst();
     st_store_relaxed_32(&r->kind, kind);
     st_store_relaxed_32(&r->npages, (uint32_t)npages);
     st_store_relaxed_64(&r->va, va);
+    ST_FAULT(LOG_HALF);
     st_store_relaxed_64(&r->time_ns, st_now_ns());
     st_store_release_64(&r->seq, head + 1);      /* pairs with st_log_read */
+    ST_FAULT(LOG_SEQ);
     st_store_seqcst_64(&me->log_head, head + 1); /* pairs with st_log_head, st_registrar_sleep */
+    ST_FAULT(LOG_HEAD);
     st_count(&ctx->count.log_records, 1);
     if (ctx->lazy && kind == ST_LOG_MAP)
         return;
-    for (i = 0; i < ctx->ndies; i++)
-        if (i != ctx->rank)
-            st_wake(&ctx->dies[i].bell, &ctx->dies[i].bell_sleepers);
+    for (i = 0; i < ctx->ndies; i++) {
+        if (i == ctx->rank)
+            continue;
+        st_wake(&ctx->dies[i].bell, &ctx->dies[i].bell_sleepers);
+        ST_FAULT(LOG_RUNG);
+    }
 }
 
 static inline uint64_t st_log_head(const struct st_ctx *ctx, uint32_t die)
@@ -68,7 +75,9 @@ static inline void st_log_passed(struct st_ctx *ctx, uint32_t owner, uint64_t cu
     uint64_t due;
     uint32_t i;
 
+    ST_FAULT(CURSOR_BEFORE);
     st_store_seqcst_64(st_cursor(ctx, owner, ctx->rank), cursor); /* pairs with st_quarantine_over */
+    ST_FAULT(CURSOR_AFTER);
     due = st_load_seqcst_64(&d->reclaim_due);
     if (due == 0 || due > cursor)
         return;

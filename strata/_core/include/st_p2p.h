@@ -75,7 +75,9 @@ static inline int st_send_post(struct st_group *g, struct st_transfer *t)
         st_store_relaxed_64(&c->reply[t->m.reply].ack, t->seq << 8 | ST_ACK_POSTED);
         t->state = ST_P2P_POSTED;
     }
+    ST_FAULT(SEND_BEFORE);
     st_store_seqcst_64(&m->seq, t->seq); /* pairs with st_recv_take */
+    ST_FAULT(SEND_AFTER);
     st_group_wake(g);
     return t->state == ST_P2P_DONE ? ST_OK : ST_AGAIN;
 }
@@ -154,7 +156,9 @@ static inline int st_recv_take(struct st_group *g, struct st_transfer *t)
             if (rc != ST_OK)
                 return rc;
         }
+        ST_FAULT(RECV_MATCHED);
         st_store_seqcst_64(&c->tail, tail + 1); /* pairs with st_send_post */
+        ST_FAULT(RECV_TAKEN);
         st_group_wake(g);
         if (mine)
             return ST_OK;
@@ -181,6 +185,7 @@ static inline int st_recv_finish(struct st_group *g, struct st_transfer *t)
         rc = ST_AGAIN;
         goto out;
     }
+    ST_FAULT(RECV_CLAIMED);
     if (ok) {
         rc = st_ensure_mapped(g->ctx, t->m.va, t->bytes, 0);
         if (rc == ST_OK)
@@ -189,12 +194,14 @@ static inline int st_recv_finish(struct st_group *g, struct st_transfer *t)
         st_store_relaxed_64(&r->desc, t->desc); /* if it has been withdrawn, the reply may be another's */
         st_store_relaxed_64(&r->count, t->count);
     }
+    ST_FAULT(RECV_COPIED);
     if (!st_cas_acq_rel_64(&r->ack, t->m.seq << 8 | ST_ACK_CLAIMED, /* pairs with st_send_cancel, st_send_acked */
                            t->m.seq << 8 | (rc == ST_OK ? ST_ACK_DONE : ok ? ST_ACK_FAILED : ST_ACK_REFUSED))) {
         t->state = ST_P2P_NEW; /* withdrawn while it was copied: what came may be anything */
         rc = ST_AGAIN;
         goto out;
     }
+    ST_FAULT(RECV_ACKED);
     st_fence_seqcst(); /* st_wake wants a seqcst store before it */
     st_group_wake(g);
 out:

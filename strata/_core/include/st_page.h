@@ -29,6 +29,7 @@ static inline void st_pages_publish(struct st_ctx *ctx, uint64_t at, uint64_t n)
 
     for (i = at; i < at + n; i++) { /* pairs with st_shadow_sync, st_ensure_mapped */
         st_store_release_64(&table[i], own[i]);
+        ST_FAULT(WORD_AFTER);
         st_ready_set(ctx, ctx->rank, i, ST_PTE_STATE(own[i]) == ST_PAGE_MAPPED);
     }
 }
@@ -63,6 +64,7 @@ static inline int st_pages_clear(struct st_ctx *ctx, uint64_t at, uint64_t n, ui
             continue;
         still = st_still_begin(ctx, st_page_va(ctx, i), run);
         rc = st_unmap_range(ctx, st_page_va(ctx, i), run);
+        ST_FAULT(UNMAPPED);
         for (k = i; k < i + run && rc == ST_OK; k++)
             own[k] = ST_PTE(0, ST_PTE_GEN(own[k]) + 1, ST_PAGE_FREE);
         if (rc == ST_OK)
@@ -98,6 +100,7 @@ static inline int st_frames_take(struct st_ctx *ctx, uint64_t at, uint64_t want,
         errno = err;
         return rc;
     }
+    ST_FAULT(FRAMES_TAKEN);
     st_bits_set(ctx->frame_used, frame, *got, 1);
     st_store_relaxed_64(&ctx->frames_left, ctx->frames_left - *got);
     for (i = 0; i < *got; i++)

@@ -29,6 +29,7 @@ static inline void st_quarantine_add(struct st_ctx *ctx, uint64_t frame, uint64_
     else
         ctx->held_first = (uint32_t)frame + 1;
     ctx->held_last = (uint32_t)frame + 1;
+    ST_FAULT(QUARANTINED);
     st_store_relaxed_64(&ctx->quarantined_frames, ctx->quarantined_frames + n);
     st_store_seqcst_64(&me->reclaim_due, ctx->held[ctx->held_first - 1].due); /* pairs with st_log_passed */
     if (first) /* the registrar looks again from time to time: the last reader may be dead, and ring no more */
@@ -99,7 +100,9 @@ static inline uint64_t st_quarantine_reclaim(struct st_ctx *ctx)
         pthread_mutex_unlock(&ctx->lock);
         if (!n)
             return total;
+        ST_FAULT(RECLAIM_BEFORE);
         (void)st_frames_punch(ctx, frame, n); /* it is tried again before they are used */
+        ST_FAULT(RECLAIM_PUNCHED);
         pthread_mutex_lock(&ctx->lock);
         st_frames_freed(ctx, frame, n);
         st_count(&ctx->count.reclaimed, n);

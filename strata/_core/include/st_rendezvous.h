@@ -57,6 +57,7 @@ static inline void st_rendezvous_write(struct st_rendezvous *slot, const uint64_
     st_store_relaxed_64(&slot->bytes, bytes);
     st_store_relaxed_64(&slot->status, (uint64_t)status);
     slot->readers = readers;
+    ST_FAULT(SLOT_HALF);
     st_store_relaxed_64(&slot->attached, 0);
     st_store_seqcst_64(&slot->state, number); /* pairs with st_rendezvous_read */
 }
@@ -73,6 +74,7 @@ static inline int st_rendezvous_publish(struct st_ctx *ctx, const uint64_t key[2
 
     if (!readers)
         return ST_OK;
+    ST_FAULT(SLOT_BEFORE);
     st_wait_begin(&w, &ctx->wait, &ctx->header->wake_word, &ctx->header->sleepers, timeout_ns);
     for (;;) {
         pthread_mutex_lock(&ctx->lock); /* other threads of this die form groups too */
@@ -87,6 +89,7 @@ static inline int st_rendezvous_publish(struct st_ctx *ctx, const uint64_t key[2
     st_wait_end(&w);
     if (!slot || rc == ST_EINTR)
         return rc;
+    ST_FAULT(SLOT_AFTER);
     st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
     return ST_OK;
 }
@@ -135,7 +138,9 @@ static inline int st_rendezvous_find(struct st_ctx *ctx, uint32_t leader, const 
 found:
     st_wait_end(&w);
     rc = *va ? ST_OK : (int)status;
+    ST_FAULT(SLOT_FOUND);
     st_add_seqcst_64(&s[i].attached, 1); /* pairs with st_rendezvous_free */
+    ST_FAULT(SLOT_ATTACHED);
     st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
     if (rc == ST_OK && st_owner(ctx, *va) != (int64_t)leader)
         rc = ST_ECORRUPT;
@@ -145,7 +150,9 @@ found:
 /* A member has the group's memory. */
 static inline void st_group_found(struct st_group *g)
 {
+    ST_FAULT(FOUND_BEFORE);
     st_store_release_64(&g->members[g->me].found, 1); /* pairs with st_rendezvous_stale */
+    ST_FAULT(FOUND_AFTER);
 }
 
 /* The leader is about to free the group's memory: its slot must not lead there. */
@@ -159,6 +166,7 @@ static inline void st_rendezvous_forget(struct st_group *g)
         if (st_load_relaxed_64(&s[i].state) && s[i].va == g->va)
             st_store_relaxed_64(&s[i].attached, s[i].readers);
     pthread_mutex_unlock(&g->ctx->lock);
+    ST_FAULT(SLOT_FORGOTTEN);
 }
 
 /* What a member that closes a group says in its `left` word. */
@@ -169,7 +177,9 @@ enum st_left {
 
 static inline void st_group_leave(struct st_group *g, uint64_t how)
 {
+    ST_FAULT(LEAVE_BEFORE);
     st_store_release_64(&g->members[g->me].left, how); /* pairs with st_group_deserted */
+    ST_FAULT(LEAVE_AFTER);
 }
 
 /* Has every other member gone that far, or died? */
@@ -197,7 +207,9 @@ static inline int st_group_survivors(struct st_group *g, uint64_t round, uint64_
     uint32_t j, absent;
     int rc = ST_AGAIN, alive, called; /* the first look is at everything */
 
+    ST_FAULT(SHRINK_BEFORE);
     st_store_seqcst_64(&g->members[g->me].shrink, round); /* pairs with the loads below */
+    ST_FAULT(SHRINK_CALLED);
     st_group_wake(g);
     st_wait_begin(&w, &g->ctx->wait, &g->header->wake_word, &g->header->sleepers, timeout_ns);
     for (;;) {
@@ -220,6 +232,7 @@ static inline int st_group_survivors(struct st_group *g, uint64_t round, uint64_
         rc = st_wait_step(&w);
     }
     st_wait_end(&w);
+    ST_FAULT(SHRINK_AGREED);
     return rc == ST_EINTR ? rc : absent ? ST_ETIMEOUT : ST_OK;
 }
 

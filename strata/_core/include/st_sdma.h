@@ -149,6 +149,7 @@ static inline int st_lane_open(struct st_ctx *ctx, const struct st_lane *lane)
 static inline void st_sdma_bell(struct st_sdma *s, uint32_t index)
 {
     st_or_acq_rel_64(&s->pending[index >> 6], 1ull << (index & 63)); /* pairs with st_engine_gather */
+    ST_FAULT(BELL_BEFORE);
     st_fence_seqcst(); /* pairs with st_engine_arm: it sees the bit, or this sees the sleeper */
     st_wake(&s->bell, &s->bell_sleepers);
 }
@@ -168,6 +169,7 @@ static inline int st_lane_lock(struct st_ctx *ctx, const struct st_lane *lane, s
         holder = st_load_acquire_32(lock); /* pairs with st_lane_unlock */
         if (rc == ST_OK && holder - 1 < ctx->ndies && holder - 1 != ctx->rank && !st_die_alive(ctx, holder - 1) &&
             st_cas_acq_rel_32(lock, holder, ctx->rank + 1)) { /* pairs with nothing: the holder is dead */
+            ST_FAULT(RING_TAKEN_OVER);
             st_sdma_bell(lane->of, lane->index); /* it may have moved the tail, and not rung: a full ring would stay full */
             return ST_OK;
         }
@@ -208,7 +210,9 @@ static inline void st_lane_put(struct st_lane *lane, uint64_t ahead, const struc
 /* The doorbell: the next `count` descriptors may be executed. */
 static inline void st_lane_ring(struct st_lane *lane, uint64_t count)
 {
+    ST_FAULT(RING_FILLED);
     st_store_release_64(&lane->ring->tail, lane->ring->tail + count); /* pairs with st_engine_turn */
+    ST_FAULT(RING_MOVED);
     st_sdma_bell(lane->of, lane->index);
 }
 
@@ -265,6 +269,7 @@ static inline int st_lane_submit(struct st_ctx *ctx, struct st_lane *lane, const
     st_wait_end(&w);
     if (rc != ST_OK)
         return rc == ST_ETIMEOUT && timeout_ns == ST_SDMA_NOWAIT ? ST_EFULL : rc;
+    ST_FAULT(RING_LOCKED);
     *first = lane->ring->tail;
     if (timeout_ns == ST_SDMA_NOWAIT && st_lane_room(lane, &rc) < n)
         rc = rc != ST_OK ? rc : ST_EFULL;
@@ -285,6 +290,7 @@ static inline int st_lane_submit(struct st_ctx *ctx, struct st_lane *lane, const
     /* st_lane_ring has a fence: the DMA thread sees the bell before it ends, or this sees that the ring is closed. */
     if (rc == ST_OK && st_load_seqcst_64(&lane->ring->opened) != lane->opened) /* pairs with st_engine_end */
         rc = ST_ENOJOB;
+    ST_FAULT(RING_RUNG);
     st_lane_unlock(lane);
     return rc;
 }

@@ -34,6 +34,7 @@ static inline int st_shadow_drop(struct st_ctx *ctx, uint32_t die, uint64_t i, u
             st_still_end(ctx, still);
             return rc;
         }
+        ST_FAULT(SHADOW_UNMAPPED);
         st_count(&ctx->count.shadow_unmaps, 1);
     }
     if (st_page_maps(word)) /* it is not mapped: another generation, which no word ever has again */
@@ -61,6 +62,7 @@ static inline int st_shadow_map(struct st_ctx *ctx, uint32_t die, uint64_t i, ui
     else
         rc = st_map_frames(ctx, st_segment(ctx, die) + (i << ST_PAGE_SHIFT), ST_PTE_FRAME(first), run,
                            state == ST_PAGE_READ ? PROT_READ : PROT_READ | PROT_WRITE, 0);
+    ST_FAULT(SHADOW_MAPPED);
     for (k = i; k < i + run && rc == ST_OK; k++) {
         w = st_load_acquire_64(&table[k]); /* pairs with st_pages_publish */
         /* Changed while it was mapped: the next check will see the difference,

@@ -46,7 +46,9 @@ static inline void st_stream_end(struct st_ctx *ctx, struct st_progress *p, uint
 
     if (status != ST_OK)
         value = ST_SDMA_POISON | (uint64_t)(status == ST_EINTR ? ST_ENOJOB : status); /* its worker ends: finalize */
+    ST_FAULT(STREAM_BEFORE);
     st_store_seqcst_64(&p->done, value); /* pairs with st_stream_look, st_engine_gate */
+    ST_FAULT(STREAM_AFTER);
     st_wake(&p->wake_word, &p->sleepers);
     st_flag_tell(ctx, (uint64_t)(uintptr_t)&p->done);
 }

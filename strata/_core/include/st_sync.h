@@ -2,7 +2,6 @@
 #ifndef ST_SYNC_H
 #define ST_SYNC_H
 
-#include "st_fault.h"
 #include "st_group.h"
 
 /* ---- waiting for members --------------------------------------------------------- */
@@ -109,6 +108,7 @@ static inline int st_group_complete(struct st_group *g, uint64_t number)
         return rc;
     /* A member that gave up says so first and then that it is done.  A failure
      * in the next operation is not this one's. */
+    ST_FAULT(ALL_DONE);
     rc = st_group_failed(g);
     return rc == ST_OK || st_group_failed_later(g, number) ? ST_OK : rc;
 }
@@ -172,7 +172,9 @@ static inline int st_group_begin(struct st_group *g, uint64_t number)
 {
     int rc;
 
+    ST_FAULT(BEGIN_BEFORE);
     st_store_seqcst_64(&g->members[g->me].began, number); /* pairs with st_group_quiesce */
+    ST_FAULT(BEGIN_AFTER);
     rc = st_load_seqcst_32(&g->header->fail_state) == ST_FAIL_NONE ? ST_OK : st_group_failed(g);
     if (rc != ST_OK)
         st_store_seqcst_64(&g->members[g->me].done, number); /* pairs with st_group_quiesce */

@@ -101,6 +101,7 @@ static inline int st_times_put(struct st_board *b, uint32_t die, const struct st
     r->begin_ps = what->begin_ps;
     r->way = what->way;
     b->written[die] = at + 1;
+    ST_FAULT(TIME_BEFORE);
     st_store_release_64(&r->seq, at + 1); /* pairs with st_times_take */
     return ST_OK;
 }
@@ -119,6 +120,7 @@ static inline int st_times_take(struct st_board *b, uint32_t die, struct st_time
     if (st_load_acquire_64(&r->seq) != at + 1) /* pairs with st_times_put */
         return ST_AGAIN;
     *what = *r;
+    ST_FAULT(TIME_TAKEN);
     b->taken[die] = at + 1;
     st_store_release_64(&lane->taken, at + 1); /* pairs with st_times_put */
     return ST_OK;

@@ -96,6 +96,7 @@ static inline int st_vmm_map(struct st_ctx *ctx, uint64_t va, const uint64_t *wo
     }
     if (rc == ST_OK) {
         st_pages_publish(ctx, at, npages);
+        ST_FAULT(VMM_MAPPED);
         st_count(&ctx->count.pages_mapped, npages);
     }
     pthread_mutex_unlock(&ctx->lock);
@@ -116,6 +117,7 @@ static inline int st_vmm_unmap(struct st_ctx *ctx, uint64_t va, uint64_t npages)
     still = rc == ST_OK ? st_still_begin(ctx, va, npages) : ST_STILL_MOST;
     if (rc == ST_OK)
         rc = st_unmap_range(ctx, va, npages); /* in one call, which has effect or has none */
+    ST_FAULT(VMM_UNMAPPED);
     due = st_log_head(ctx, ctx->rank) + 1;
     for (i = at; rc == ST_OK && i < at + npages; i += run) {
         run = st_pages_run(own, i, at + npages);
@@ -175,6 +177,7 @@ static inline int st_vmm_access(struct st_ctx *ctx, uint64_t va, uint64_t npages
         rc = st_vmm_protect(ctx, st_page_va(ctx, i), own[i], run, state);
         if (rc != ST_OK)
             break;
+        ST_FAULT(ACCESS_CHANGED);
         *done += run;
         had = (int)ST_PTE_STATE(own[i]);
         if (had == (int)state)

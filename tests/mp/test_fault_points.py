@@ -1,0 +1,38 @@
+"""Dies that end or stop at steps of operations: a few of the trials that tools/fault_trials.py runs by the thousand."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 12  # of drawn trials; what is left of the machine's time says how many
+FOUND = (  # what such trials have found once
+)
+
+
+@pytest.fixture(autouse=True)
+def checked():
+    """Skips where the checked core was not built."""
+    if not list((ROOT / "strata/_core/checked").glob("hooks*.so")):
+        pytest.skip("the checked core was not built (STRATA_CHECKED_CORE=0)")
+
+
+def tool(*args):
+    """Runs the tool as a developer does: it loads the checked core, which this process has not."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("STRATA_")}
+    done = subprocess.run([sys.executable, str(ROOT / "tools/fault_trials.py"), *args], env=env, cwd=ROOT,
+                          capture_output=True, text=True, timeout=110)  # fmt: skip
+    print(done.stdout[-20_000:])
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+def test_drawn_trials():
+    seed = random.SystemRandom().randrange(1 << 31)
+    print(f"seed {seed}")
+    said = tool("40", "--seed", str(seed), "--seconds", str(SECONDS), "-v")
+    assert "fault points hit" in said
