@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 from faultsteps import Steps
+from vmmplay import raw
 
 import strata
 from strata import sdma, vmm
@@ -62,7 +63,10 @@ class Vmm(Steps):
         every = self.g.all_gather(x)
         for r in range(self.n):
             assert (every[r] == self.values(r, M // 8)).all()
+        del x
+        gc.collect()
         span.set_access("read")
+        x = span.array(M // 8, "i8")
         y = self.g.all_reduce(x, strata.empty(M // 8, "i8"))
         assert (y == self.total(M // 8)).all()
         del x
@@ -114,8 +118,9 @@ class Streams(Steps):
             event = self.s.record_event()
         self.t.wait_event(event)
         with strata.stream(self.t):
-            self.g.send(self.y, (self.rank + 1) % self.n)
-            self.g.recv(self.x, (self.rank - 1) % self.n)
+            way = [(self.g.send, self.y, (self.rank + 1) % self.n), (self.g.recv, self.x, (self.rank - 1) % self.n)]
+            for move, array, peer in way if self.rank else way[::-1]:
+                move(array, peer)
             self.t.copy(self.z, self.x)
         self.t.synchronize()
         assert (self.y == self.total()).all() and (self.z == self.y).all()
@@ -169,7 +174,7 @@ class Submit(Steps):
         for r in range(self.n):
             batch = sdma.Batch(block=max(64, self.count * 4 // 64 * 64))
             batch.copy(strata.address(self.out[r]), self.sources[r], 8 * self.count)
-            batch.call(sdma.Batch().write(self.flags[r : r + 1], self.k + 1).build())
+            batch.call(strata.array(sdma.Batch().write(self.flags[r : r + 1], self.k + 1).build()))
             works.append(self.rings[r].submit(batch))
         for r, work in enumerate(works):
             sdma.wait(self.flags[r : r + 1], self.k + 1, rank=r)
@@ -181,6 +186,7 @@ class Submit(Steps):
     def finish(self):
         self.g.barrier()
         self.ring.close()
+        self.ring = None
 
 
 class Boards(Steps):
@@ -268,7 +274,7 @@ class Refused(Steps):
     def round(self):
         self.x[:] = self.values(self.rank, 1000)
         bad = self.rank == self.victim
-        out = self.span.array(1000, "i8") if bad else strata.empty(1000, "i8")
+        out = raw(self.span.address, 1000, "i8") if bad else strata.empty(1000, "i8")
         try:
             self.g.all_reduce(self.x, out)
         except strata.RegistrationError:

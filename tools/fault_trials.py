@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "mp")]
 os.environ["STRATA_CORE"] = "checked"  # before strata is imported
 
 import faultlib  # noqa: E402
@@ -32,6 +32,7 @@ from faulttrials import Trial  # noqa: E402
 from strata._core.checked import hooks  # noqa: E402
 
 OPERATIONS = tuple(name for name in faultsteps_all.OPERATIONS if name != "compute")
+SIZES = (8, 40, 1000, 8192, 100_000, 300_000, 1 << 20)  # bytes
 MOMENTS, DOUBLE, STOPS, SLEEPS = 0.05, 0.2, 0.2, 0.05  # shares of trials
 # What only they do who deal with a death.
 AFTERMATH = ("FAIL_", "ABORT_", "SHRINK_", "SLOT_", "FOUND_", "GRAPH_", "BOARD_", "EXPORT_", "RING_TAKEN", "LANES_",
@@ -74,7 +75,7 @@ class Drawer:
         if operation in ("vmm", "exports", "memory", "foreign") and kind == "pool":
             kind = "on_allocation"
         path = rng.choice(("auto", "mte", "sdma", "sdma", "mixed"))
-        nbytes, victim = rng.choice(faulttrials.SIZES), rng.randrange(n)
+        nbytes, victim = rng.choice(SIZES), rng.randrange(n)
         return Trial(operation, nbytes, n, (victim,), path, rng.choice((1, 1, 3)), kind, delay=-1)
 
     def counts(self, base: Trial) -> dict[str, int]:
@@ -83,7 +84,10 @@ class Drawer:
         key = (*base._replace(nbytes=big, n=base.n > 3, victims=tuple(min(v, 1) for v in base.victims), salt=0, delay=0)
                ._replace(fault=bool(base.fault)),)  # fmt: skip
         if key not in self.profiles:
-            self.profiles[key] = found = faulttrials.run(base).reached
+            try:
+                self.profiles[key] = found = faulttrials.run(base).reached
+            except AssertionError as error:
+                raise AssertionError(f"in a run that counts points, {base}: {error}") from error
             for name in found:
                 if len(base.victims) == 1 or name.startswith(AFTERMATH):
                     self.where[name].append(base)
@@ -143,10 +147,7 @@ def attempt(drawer: Drawer, report: Report, trial: Trial | int, verbose: bool) -
     start = time.monotonic()
     try:
         if not isinstance(trial, Trial):
-            try:
-                trial = drawer.draw(trial)
-            except AssertionError as error:
-                raise AssertionError(f"in a run that is to count points: {error}") from error
+            trial = drawer.draw(trial)
         outcome = faulttrials.run(trial)
     except AssertionError as error:
         report.failed.append(str(trial))

@@ -29,7 +29,9 @@ def test_what_it_says(text, wanted):
     assert arming.parse(text, POINTS) == wanted
 
 
-@pytest.mark.parametrize("text", ["DONE_BEFORE:0", "DONE_BEFORE:x", "DONE_BEFORE:1:burn", "a@DONE_BEFORE", "DONE_BEFORE:1:sleep", ":1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", ["DONE_BEFORE:0", "DONE_BEFORE:x", "DONE_BEFORE:1:burn", "a@DONE_BEFORE", "DONE_BEFORE:1:sleep", ":1"]
+)
 def test_nonsense(text):
     with pytest.raises(ConfigError, match=r"\[RANK@\]POINT\[:NTH"):
         arming.parse(text, POINTS)
