@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import hashlib
 import os
-import secrets
 import select
 import socket
 import struct
@@ -22,44 +22,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import posix_ipc
-
 from strata import _core, config, errors
-from strata._core import space
+from strata._core import backing, space
 
 __all__ = ["Job", "context", "create_job", "finalize", "forget", "identify", "init"]
 
 _REQUEST = b"strata ub 1\n"
-
-
-def _new_space(ndies: int, options: config.Config) -> tuple[int, bytes]:
-    """A formatted UB space that has no name any more: its descriptor and random token."""
-    token = secrets.token_bytes(16)
-    name = f"/strata.{os.getuid()}.{token.hex()}"
-    mailbox = mailbox_bytes(ndies, options)
-    space.layout(ndies, options.hbm_bytes, mailbox, options.window_base)  # refuse before making anything
-    try:
-        shm = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
-    except (OSError, posix_ipc.Error) as error:
-        raise errors.HostError(
-            f"cannot create shared memory ({error}); strata needs a writable /dev/shm",
-            errno=getattr(error, "errno", 0) or 0,
-        ) from error
-    fd = shm.fd
-    try:
-        posix_ipc.unlink_shared_memory(name)
-        space.format_space(fd, ndies, options.hbm_bytes, mailbox, options.window_base, token)
-    except errors.FabricMemoryError as error:
-        os.close(fd)
-        raise errors.FabricMemoryError(
-            f"/dev/shm has no room for the control region of {ndies} dies; enlarge it "
-            "(mount -o remount,size=... /dev/shm, docker --shm-size=...) or lower STRATA_MAILBOX_BYTES"
-        ) from error
-    except BaseException:
-        os.close(fd)
-        raise
-    os.set_inheritable(fd, False)
-    return fd, token
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def mailbox_bytes(ndies: int, options: config.Config | None = None) -> int:
@@ -79,7 +48,7 @@ class Job:
         self.ndies = ndies
         self.hbm_bytes = options.hbm_bytes
         self._options = options
-        self.fd, token = _new_space(ndies, options)
+        self.fd, token = backing.new_space(ndies, mailbox_bytes(ndies, options), options)
         self.token = token.hex()
         self._view: space.Context | None = None
         self._socket: socket.socket | None = None
@@ -161,6 +130,11 @@ def _answer(listener: socket.socket, fd: int) -> None:
         conn, _ = listener.accept()
     except (BlockingIOError, InterruptedError, ConnectionError):
         return
+    except OSError as error:
+        if error.errno not in _SHORT:
+            raise
+        time.sleep(0.05)  # it stays in the queue, and may be answered later
+        return
     with conn, contextlib.suppress(OSError):
         if _peer_uid(conn) == os.geteuid():
             conn.setblocking(False)
@@ -180,6 +154,8 @@ def _ask(name: str, deadline: float, what: str) -> int:
                 if fds:
                     os.set_inheritable(fds[0], False)
                     return fds[0]
+                if message:  # the kernel drops a descriptor for which there is no number
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
                 raise errors.NotInJob(f"{what}: refused (another user?)")
             except (ConnectionRefusedError, FileNotFoundError, TimeoutError, ConnectionResetError) as error:
                 if time.monotonic() >= deadline:
@@ -280,7 +256,7 @@ def _join_other(me: Identity, options: config.Config, deadline: float) -> int:
             "MASTER_PORT (or run id)",
             ranks=(0,),
         ) from error
-    fd, _ = _new_space(me.size, options)
+    fd, _ = backing.new_space(me.size, mailbox_bytes(me.size, options), options)
     thread = threading.Thread(target=_serve, args=(listener, os.dup(fd), me.size - 1), daemon=True, name="strata-serve")
     thread.start()
     return fd
@@ -336,10 +312,16 @@ def init(timeout: float | None = None) -> space.Context:
 
             arming.arm(options.fault, rank)
         if made is None:
-            if me is None:
-                fd, _ = _new_space(1, options)
-            else:
-                fd = (_join_strata if me.launcher == "strata" else _join_other)(me, options, deadline)
+            try:
+                if me is None:
+                    fd, _ = backing.new_space(1, mailbox_bytes(1, options), options)
+                else:
+                    fd = (_join_strata if me.launcher == "strata" else _join_other)(me, options, deadline)
+            except OSError as error:
+                if isinstance(error, errors.StrataError) or error.errno not in _SHORT:
+                    raise
+                cure = "raise `ulimit -n`, or close files" if error.errno == errno.EMFILE else "see this host's limits"
+                raise errors.HostError(f"cannot join the job: {error.strerror} ({cure})", errno=error.errno) from error
             made = space.Context.attach(fd, options)
             if me is not None and made.ndies != me.size:
                 raise errors.ConfigError(f"the job has {made.ndies} dies, but this process was told {me.size}")

@@ -136,6 +136,7 @@ class Config:
     job_fd: int | None = _option(None, _integer(0), "Inherited file descriptor of the UB space.", internal=True)
     job_socket: str | None = _option(None, _TEXT, "Abstract socket that hands the UB space to a die that did not inherit it.", internal=True)
     hbm_bytes: int = _option(64 * GIB, _size(FRAME, 1 << 44, FRAME), "HBM of a die, sparse: address space, reserved only as arrays are made.", env="STRATA_HBM")
+    backing: str = _option("shm", _choice("shm", "memfd"), "What holds the UB space: shm, an object in /dev/shm; memfd, memory that no mount limits (a container with a small /dev/shm).")
     timeout: float = _option(300.0, _number(0.0, "seconds"), "Seconds that an operation waits for its peers before CollectiveTimeout.")
     registration: str = _option("on_allocation", _choice("on_allocation", "just_in_time", "pool"), "When peers map a die's memory: as it is allocated, at first use, or one pool at start-up.")
     quarantine: float = _option(10.0, _number(0.001, "seconds"), "Seconds that freed memory is kept for a peer that does not answer (a stopped process) before it is used again.")

@@ -10,8 +10,10 @@ Each carries what a program needs to react, and its text repeats it for a reader
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -246,6 +248,23 @@ STATUS: tuple[Status, ...] = (
     Status("ST_EDEADLOCK", Deadlock),
     Status("ST_EFULL", RingFull),
 )
+
+
+@contextlib.contextmanager
+def writing(file: str | os.PathLike[str]) -> Iterator[None]:
+    """While a file is opened and written: an OSError names it, and what could not be completed does not stay.
+
+    A full disk is an error of write or close, in which Python names no file.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(file)
+            with contextlib.suppress(OSError):
+                if stat.S_ISREG(os.lstat(file).st_mode):
+                    os.unlink(file)
+        raise
 
 
 def from_status(

@@ -89,9 +89,14 @@ class Registration:
             found = _file(self._low, self._high)
             self.reason = found if isinstance(found, str) else self._share(found)
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
+            if error.errno == errno.ENOENT:
+                self.reason = "there is no /proc to look what memory it is: mount -t proc proc /proc"
+            elif error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-            self.reason = "no file descriptor is left to look what memory it is, or to open its file: raise `ulimit -n`"
+            else:
+                self.reason = (
+                    "no file descriptor is left to look what memory it is, or to open its file: raise `ulimit -n`"
+                )
         if self.reason:
             self._shift = self._low % 64  # what is aligned stays aligned
             self._memory = memory.alloc_array(self._context, self.nbytes + self._shift, np.uint8, False, heap.STAGING)

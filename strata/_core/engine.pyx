@@ -75,7 +75,7 @@ cdef class Engine:
         st_engine_open(self.e, <st_sdma *>cnp.PyArray_DATA(<cnp.ndarray>self.shared))
         if thread and st_engine_start(self.e) != ST_OK:
             st_engine_end(self.e)
-            raise errors.HostError("no DMA thread could be made", errno=errno)
+            raise errors.HostError("no DMA thread could be made (raise `ulimit -u` or `ulimit -v`)", errno=errno)
         self.running = True
         return 0
 

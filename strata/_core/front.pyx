@@ -187,7 +187,8 @@ cdef class Front(Transfers):
         if not queued:
             self.forget(work)
             self.abstain(None)  # the others must not wait for this die
-            raise errors.HostError("no thread could be made for asynchronous operations", errno=err)
+            raise errors.HostError("no thread could be made for asynchronous operations "
+                                   "(raise `ulimit -u` or `ulimit -v`)", errno=err)
         if async_op:
             return work
         return work.wait() if stream is None else result

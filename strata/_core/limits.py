@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from strata.errors import FabricMemoryError
+from strata.errors import FabricMemoryError, RegistrationError
 
 __all__ = ["Cgroup", "Held", "Holder", "Limit", "cgroup_free", "cgroups", "enough_frames", "human", "shortage"]
 
@@ -132,14 +132,40 @@ def _droppable(stat: str) -> int:
     return values.get("total_inactive_file", values.get("inactive_file", 0))
 
 
-def _file_system(fd: int) -> Limit:
-    fs = os.fstatvfs(fd)
-    return Limit(
-        "/dev/shm",
-        fs.f_bavail * fs.f_frsize,
-        fs.f_blocks * fs.f_frsize,
-        "enlarge /dev/shm (mount -o remount,size=... /dev/shm; in a container docker --shm-size=...)",
+def place(backing: str) -> str:
+    """What holds the UB space, for readers, by option ``backing``."""
+    return "/dev/shm" if backing == "shm" else "the kernel's memory for memfd"
+
+
+def cure(backing: str) -> str:
+    """How to give it room."""
+    if backing == "memfd":
+        return "free memory of this machine"
+    return (
+        "enlarge /dev/shm (mount -o remount,size=... /dev/shm; in a container docker --shm-size=...) "
+        "or do without it (STRATA_BACKING=memfd)"
     )
+
+
+def _file_system(fd: int) -> list[Limit]:
+    fs = os.fstatvfs(fd)
+    if not fs.f_blocks:  # a memfd: no mount limits it
+        return []
+    return [Limit(place("shm"), fs.f_bavail * fs.f_frsize, fs.f_blocks * fs.f_frsize, cure("shm"))]
+
+
+def no_window(nbytes: int, rank: int | None) -> RegistrationError:
+    """The error when dies cannot agree on a VA window of ``nbytes``; ``rank``: a die that has no room for any."""
+    window = f"the VA window of {human(nbytes)}"
+    if rank is None:
+        return RegistrationError(
+            f"the dies have no free range of addresses in common for {window}: set STRATA_WINDOW_BASE, or lower --hbm",
+            operation="init",
+        )
+    return RegistrationError(
+        f"rank {rank} has no free range of addresses for {window}: raise its `ulimit -v`, or lower --hbm",
+        ranks=(rank,), operation="init",
+    )  # fmt: skip
 
 
 def _mappings() -> tuple[int, int] | None:
@@ -220,7 +246,7 @@ def shortage(
     """
     limits = [
         Limit(f"rank {rank}'s HBM", hbm_free, hbm_total, "give the dies more (--hbm, STRATA_HBM)"),
-        _file_system(fd),
+        *_file_system(fd),
     ]
     group = cgroup_free(groups)
     if group is not None:

@@ -29,6 +29,7 @@ from strata._core.abi cimport (
 )
 
 from strata import errors
+from strata._core import limits
 from strata._core.cpus import usable_cpus
 
 
@@ -224,10 +225,7 @@ cdef class Context:
                 ranks=(missing,), operation="init",
             )
         if rc == ST_EREG:
-            window = f"VA window of {self.ctx.seg_bytes * self.ctx.ndies >> 30} GiB"
-            raise errors.RegistrationError(
-                f"the dies have no free range of addresses in common for the {window}; "
-                "set STRATA_WINDOW_BASE, lower --hbm, or raise `ulimit -v`")
+            raise limits.no_window(self.ctx.seg_bytes * self.ctx.ndies, missing if missing < self.ctx.ndies else None)
         if rc != ST_OK:
             raise errors.from_status(rc, "init failed", errno=errno)
 

@@ -132,7 +132,8 @@ cdef class Transfers(CoreGroup):
                     (<CoreStream>stream).end(work if queued else None)
             if not queued:
                 self.forget(work)
-                raise errors.HostError("no thread could be made for asynchronous operations")
+                raise errors.HostError("no thread could be made for asynchronous operations "
+                                       "(raise `ulimit -u` or `ulimit -v`)")
             if async_op:
                 return work
             return work.wait() if stream is None else result

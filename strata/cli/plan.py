@@ -10,7 +10,7 @@ import numpy as np
 
 from strata.cli.arguments import size
 from strata.dtypes import OP_CODES, dtype_of
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, writing
 from strata.plan import OPERATIONS, Plan, Spec, build, diff, load_all, save, save_all, verify
 from strata.plan.records import DTYPE_BYTES, DTYPE_NAMES
 from strata.plan.spec import PARTED, REDUCTIONS, normal
@@ -179,7 +179,7 @@ def _save(args: argparse.Namespace, plans: list[Plan]) -> None:
             chakra.write(plans, args.output[:-3], gbps=gbps)
             return
         text = msccl_write.write(plans) if name.endswith(".xml") else goal.write(plans, gbps=gbps)
-        with open(args.output, "w", encoding="utf-8") as out:
+        with writing(args.output), open(args.output, "w", encoding="utf-8") as out:
             out.write(text)
     elif len(plans) == 1 and args.rank is not None:
         save(plans[0], args.output)

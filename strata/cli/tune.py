@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from strata.cli.arguments import size
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, writing
 from strata.plan.table import Table
 
 DEFAULT = "strata-table.json"
@@ -83,7 +83,8 @@ def _machine(file: str, rounds: int) -> int:
         pass
     _tell("memory, flags, SDMA")
     found = measuring.measure(Path(file).stem, rounds=rounds)
-    Path(file).write_text(machine.dumps(found), encoding="utf-8")
+    with writing(file):
+        Path(file).write_text(machine.dumps(found), encoding="utf-8")
     constants = found.constants()
     measured = [name for name, (grade, _) in found.sources.items() if grade == "M"]
     print(f"{found.title}\n" + "\n".join(f"{name:24} {constants[name]:10}" for name in measured))

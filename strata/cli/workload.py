@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, writing
 
 if TYPE_CHECKING:
     from strata.workloads import Workload
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
         if args.json == "-":
             print(made)
         else:
-            with open(args.json, "w", encoding="utf-8") as out:
+            with writing(args.json), open(args.json, "w", encoding="utf-8") as out:
                 out.write(made + "\n")
     return 0
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from strata.config import Config
+from strata.errors import writing
 
 __all__ = ["finish", "summary", "table", "trace"]
 
@@ -21,11 +22,11 @@ def finish(reports: Sequence[dict[str, Any]], options: Config, file: TextIO) -> 
     file.write(table(reports))
     file.flush()
     if options.clock_json:
-        with open(options.clock_json, "w", encoding="utf-8") as out:
+        with writing(options.clock_json), open(options.clock_json, "w", encoding="utf-8") as out:
             json.dump(summary(reports), out, indent=1)
             out.write("\n")
     if options.clock_trace:
-        with open(options.clock_trace, "w", encoding="utf-8") as out:
+        with writing(options.clock_trace), open(options.clock_trace, "w", encoding="utf-8") as out:
             out.writelines(trace(reports))
 
 

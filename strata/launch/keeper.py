@@ -380,6 +380,8 @@ class Keeper:
         if self.lost:
             text = "strata-run: some processes could not be ended (killed, but still there)\n" + text
         said = self._times.finish(self.selector) if self._times else ""
+        if self._times and self._times.failed:
+            code = code or LAUNCHER_FAILED
         if self._check:
             found = self._check.finish(self.selector)
             said += found.text

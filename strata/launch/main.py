@@ -8,7 +8,7 @@ import socket
 import sys
 
 from strata.launch import front, procs
-from strata.launch.options import parse
+from strata.launch.options import LAUNCHER_FAILED, parse, say
 from strata.launch.terminal import Terminal
 
 
@@ -21,7 +21,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     front.open_standard_files()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    origin = front.Origin()
+    try:
+        origin = front.Origin()
+    except OSError as error:
+        say(str(error.strerror))
+        return LAUNCHER_FAILED
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, *front.PASSED_ON])
     procs.adopt_orphans()
     here, there = socket.socketpair()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -94,7 +95,11 @@ def kill_descendants(limit: float) -> bool:
 def open_files() -> set[int]:
     """Descriptors open in this process."""
     found = set()
-    for name in os.listdir("/proc/self/fd"):
+    try:
+        names = os.listdir("/proc/self/fd")
+    except FileNotFoundError:
+        raise OSError(errno.ENOENT, "a job's launcher needs /proc: mount -t proc proc /proc") from None
+    for name in names:
         with contextlib.suppress(OSError):
             os.fstat(int(name))  # the one that listed the directory is closed already
             found.add(int(name))

@@ -86,10 +86,12 @@ def spawn(
         raise TypeError(f"spawn(fn, n, *args): a function expected first, not {type(fn).__name__}")
     options = _options(n, timeout, grace, hbm, clock)
     origin = Origin()
-    link, keeper_link = socket.socketpair()
-    results, die_results = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     _flush()
-    with link, keeper_link, results, die_results:
+    with contextlib.ExitStack() as opened:
+        link, keeper_link = map(opened.enter_context, socket.socketpair())
+        results, die_results = map(
+            opened.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        )
         keeper = procs.fork()
         if keeper == 0:
             link.close()
@@ -174,6 +176,10 @@ def _receive(results: socket.socket, values: dict[int, Any], said: dict[int, _Er
     if not header:
         return False
     rank, kind = header.split()
+    if not fds:  # the kernel drops a descriptor for which there is no number
+        text = f"the result of rank {int(rank)} cannot be received: no file descriptor is left, raise `ulimit -n`"
+        said[int(rank)] = _Error(text, text, b"")
+        return True
     with open(fds[0], "rb") as file:
         file.seek(0)
         try:

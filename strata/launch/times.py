@@ -25,6 +25,7 @@ class Collector:
         from strata.clock.sending import socket_name  # the clock comes with numpy, and only for jobs that have one
 
         self._options = options
+        self.failed = False  # a file could not be written
         self._reports: dict[int, dict[str, object]] = {}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
@@ -68,6 +69,7 @@ class Collector:
         try:
             tables.finish(list(self._reports.values()), self._options, text)
         except OSError as error:
+            self.failed = True
             text.write(f"strata clock: cannot write {error.filename}: {error.strerror}\n")
         return text.getvalue()
 

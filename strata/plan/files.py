@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from strata.errors import StrataError
+from strata.errors import StrataError, writing
 from strata.plan.records import PLAN_VERSION
 from strata.plan.spec import Spec, normal
 
@@ -105,7 +105,7 @@ def _write(file: File, plans: list[Plan], kind: str, format: str) -> None:
         many = {f"{i}.{n}" if kind == MANY else n: a for i, p in enumerate(plans) for n, a in _arrays(p).items()}
         np.savez(out, header=np.frombuffer(header.encode(), np.uint8), **many)  # type: ignore[arg-type]
     if isinstance(file, (str, PathLike)):
-        with open(file, "wb") as opened:
+        with writing(file), open(file, "wb") as opened:
             opened.write(out.getbuffer())
     else:
         file.write(out.getbuffer())

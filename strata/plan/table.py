@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, writing
 from strata.plan.spec import OPERATIONS
 
 VERSION = 1
@@ -46,7 +46,8 @@ class Table:
         rows = [{"operation": o, "ranks": r, "bytes": b, "us": us} for o, r, b, us in self.rows]
         text = ",\n  ".join(json.dumps(row) for row in rows)
         head = json.dumps({"version": VERSION, "name": self.name})[:-1]
-        Path(file).write_text(f'{head}, "rows": [\n  {text}\n]}}\n')
+        with writing(file):
+            Path(file).write_text(f'{head}, "rows": [\n  {text}\n]}}\n')
 
     @classmethod
     def load(cls, file: str | PathLike[str]) -> Table:

@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, writing
 
 SLACK_US = 1e-9  # sums of times in floating point: less than a whole picosecond
 
@@ -76,7 +76,7 @@ class Trace:
         """Writes JSON, compressed if the name ends in .gz; OSError, or InvalidArgument for spans that overlap."""
         path = Path(file)
         opened = gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open("w", encoding="utf-8")
-        with opened as out:
+        with writing(path), opened as out:
             out.write('{"displayTimeUnit": "ns", "otherData": ' + json.dumps(self.about) + ', "traceEvents": [\n')
             for i, event in enumerate(self._all()):
                 out.write((",\n" if i else "") + json.dumps(event, separators=(",", ":")))

@@ -547,7 +547,7 @@ static void test_oddities(void)
 }
 
 /* Numbers may start anywhere: only their parity and order count. */
-static void late_start(struct die *die)
+static void started_at(struct die *die, uint64_t start)
 {
     struct scene *s = die->arg;
     struct buffers *b = &s->buffers[die->rank];
@@ -555,7 +555,7 @@ static void late_start(struct die *die)
     struct st_group *g = handle_bind(&h, die->ctx, s->memory);
     struct hand_plan plan;
 
-    g->number = (1ull << 32) - 20;
+    g->number = start;
     for (uint64_t i = 1; i <= 60; i++) {
         struct round r = round_draw(i, g->n, 0);
         struct st_request q = round_request(&r, &plan, b, g->n, g->me, LONG);
@@ -564,6 +564,16 @@ static void late_start(struct die *die)
         round_check(&r, b, g->n);
         buffers_scribble(b, i);
     }
+}
+
+static void late_start(struct die *die)
+{
+    started_at(die, (1ull << 32) - 20);
+}
+
+static void later_start(struct die *die)
+{
+    started_at(die, (1ull << 63) - 20);
 }
 
 int main(int argc, char **argv)
@@ -577,6 +587,9 @@ int main(int argc, char **argv)
         test_rounds(n, n % 3 ? 100000 : 0, n % 2 ? 0 : 50, (n < 5 ? 1200 : 500) / DIES_SLOW);
     d = scene_open(&s, 3, 0);
     dies_run(d, late_start, &s);
+    scene_close(&s, d);
+    d = scene_open(&s, 3, 0);
+    dies_run(d, later_start, &s);
     scene_close(&s, d);
     test_deaths(2, 200000, 2 * KINDS * POINTS);
     test_deaths(3, 0, 2 * KINDS * POINTS);

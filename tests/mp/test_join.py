@@ -24,6 +24,9 @@ LAUNCHERS = {
     "torchrun": lambda r, n: {
         "RANK": r, "WORLD_SIZE": n, "LOCAL_RANK": r, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
         "TORCHELASTIC_RUN_ID": "none"},
+    "torchrun, long names": lambda r, n: {
+        "RANK": r, "WORLD_SIZE": n, "MASTER_ADDR": "host." * 1000, "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "/" * 300},
     "torchrun, bare": lambda r, n: {"RANK": r, "WORLD_SIZE": n},
     "Open MPI": lambda r, n: {
         "OMPI_COMM_WORLD_RANK": r, "OMPI_COMM_WORLD_SIZE": n, "OMPI_COMM_WORLD_LOCAL_RANK": r,

@@ -132,7 +132,8 @@ static inline int st_space_lost(struct st_ctx *ctx, uint32_t die)
 }
 
 /* Waits until all dies have joined and takes the first window that is free in
- * all of them.  *missing: a die that did not join. */
+ * all of them.  *missing: a die that did not join, or (ST_EREG) one that has no room for any
+ * window, the number of dies if each has room for some. */
 static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32_t *missing)
 {
     struct st_waiter w;
@@ -160,11 +161,15 @@ static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32
     if (rc != ST_OK)
         return rc;
     ST_FAULT(ALL_JOINED);
-    if (!mask)
+    if (!mask) {
+        for (*missing = 0; *missing < ctx->ndies && ctx->dies[*missing].window_mask; ++*missing) {
+        }
         return ST_EREG;
+    }
     ctx->base = ctx->header->candidates[__builtin_ctzll(mask)];
     if (!ctx->shared_window && !st_window_reserve(ctx->base, ctx->seg_bytes * ctx->ndies)) {
         ctx->base = 0;
+        *missing = ctx->rank;
         return ST_EREG;
     }
     return ST_OK;

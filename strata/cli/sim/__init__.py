@@ -13,7 +13,7 @@ from strata.cli.sim import plot, table
 from strata.cli.sim.cases import Case, Common, cases_of, common_of, machine_of, predict, row
 from strata.cli.sim.options import parser
 from strata.cli.sim.running import results, work
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, writing
 from strata.machine import describe
 from strata.plan.table import Table
 
@@ -115,13 +115,14 @@ def _save(args: argparse.Namespace, common: Common, found: list[tuple[Case, dict
     rows = [made for _, made in found]
     if args.csv:
         names = [name for name in rows[0] if name not in LEFT_OUT]
-        with open(args.csv, "w", newline="") as out:
+        with writing(args.csv), open(args.csv, "w", newline="") as out:
             writer = csv.DictWriter(out, names, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(rows)
     if args.json:
         about = {"version": 1, "machines": args.machine, "set": dict(common.constants)}
-        Path(args.json).write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        with writing(args.json):
+            Path(args.json).write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
     if args.table:
         _table(args, common, rows)
     if args.output:

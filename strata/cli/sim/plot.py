@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from strata.cli.sim.cases import Case, Variant
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, writing
 
 KINDS = (".png", ".svg", ".pdf")
 AXES = {"size": "bytes", "ranks": "ranks", "cores": "cores of a die"}
@@ -60,7 +60,8 @@ def draw(file: str, rows: list[tuple[Case, dict[str, Any]]], total: bool) -> Non
     right.set_ylim(bottom=0)
     left.legend()
     figure.suptitle(_title([case.variant for case, _ in rows], axis, rows[0][1]))
-    figure.savefig(file, dpi=120)
+    with writing(file):
+        figure.savefig(file, dpi=120)
     pyplot.close(figure)
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, writing
 from strata.plan.interchange import messages
 from strata.plan.plan import Plan
 
@@ -75,7 +75,7 @@ def write(plans: Sequence[Plan], path: str | os.PathLike[str], *, gbps: float = 
     stem = os.fspath(path).removesuffix(".et")
     names = [f"{stem}.{rank}.et" for rank in range(len(ranks))]
     for name, nodes in zip(names, ranks, strict=True):
-        with open(name, "wb") as out:
+        with writing(name), open(name, "wb") as out:
             for message in (metadata(version=VERSION), *_nodes(nodes, names.index(name), gbps)):
                 data = message.SerializeToString(deterministic=True)
                 out.write(_varint(len(data)) + data)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, writing
 from strata.plan.moe.placement import MASKED, MAX_SLOTS, Placement
 
 CHUNK = 1 << 12  # tokens drawn at once
@@ -82,7 +82,7 @@ class Routing:
         """Writes the trace."""
         flat = np.concatenate([table for step in self.steps for table in step]).astype(FIELDS["topk_idx"][0])
         note = np.frombuffer(self.note.encode(), np.uint8)
-        with open(file, "wb") as out:
+        with writing(file), open(file, "wb") as out:
             np.savez_compressed(out, topk_idx=flat, tokens=self.tokens, experts=np.int64(self.experts), note=note)
 
 

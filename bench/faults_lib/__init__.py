@@ -1,0 +1,1 @@
+"""Parts of bench/faults.py: the worker, jobs and what is done to them, reports."""
