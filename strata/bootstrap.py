@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from strata import _core, config, errors
-from strata._core import backing, space
+from strata._core import backing, checked, space
 
 __all__ = ["Job", "context", "create_job", "finalize", "forget", "identify", "init"]
 
@@ -311,6 +311,8 @@ def init(timeout: float | None = None) -> space.Context:
             from strata._core.checked import arming
 
             arming.arm(options.fault, rank)
+        if options.weak_order:
+            checked.weaken(options.weak_order, options.weak_break, rank)
         if made is None:
             try:
                 if me is None:

@@ -165,6 +165,7 @@ class Config:
     core: str = _option("release", _choice("release", "checked"), "Which build of the C core: checked has hooks for faults and weak order, and is slower; read at the first import.")
     fault: str = _option("", _TEXT, 'What happens at a fault point of the checked core: "[RANK@]POINT[:NTH[:ACTION]]", such as "2@DONE_BEFORE:3:kill" (docs/faults.md).')
     weak_order: int = _option(0, _integer(0, (1 << 63) - 1), "Seed (not 0) of a job whose stores, flags and DMA completions are delayed and reordered as the memory model allows (checked core).")
+    weak_break: str = _option("", _TEXT, "Function of the C core of which weak_order takes the memory orders out, to see that the mode finds it.")
     check: str = _option("", _TEXT, "Abstract Unix socket of the server that checks the job (strata-run --check, strata check-server): docs/checking.md.")
     intercept: bool = _option(False, _FLAG, "Make numpy's own arrays fabric memory, in all threads, from init() to finalize().")
     intercept_min_bytes: int = _option(KIB, _size(0, 1 << 44), "Bytes of the smallest numpy array that interception makes fabric memory.")

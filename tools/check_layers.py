@@ -151,7 +151,8 @@ def check_headers(root: Path) -> tuple[list[str], int]:
         code, lines = blank_c(text), text.splitlines()
         name = path.relative_to(root)
         for match in FORBIDDEN_C.finditer(code):
-            problems.append(f"{name}:{line_of(code, match.start())}: {match[0]}...): headers take no memory")
+            if path.parent.name != "checked":  # the hooks hold what is late
+                problems.append(f"{name}:{line_of(code, match.start())}: {match[0]}...): headers take no memory")
         if PYTHON_H.search(text):
             problems.append(f"{name}: includes Python.h; headers know nothing of Python")
         if path.name in ("st_atomic.h", "st_checked.h"):

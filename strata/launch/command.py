@@ -14,6 +14,7 @@ from strata.launch.die import Die
 from strata.launch.front import KILL_LIMIT, PASSED_ON, Origin
 from strata.launch.options import CANNOT_RUN, LAUNCHER_FAILED, NOT_FOUND, USAGE_ERROR, Options, say
 from strata.launch.runner import Module, Program, Script
+from strata.launch.weak import weaken
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -112,6 +113,7 @@ def _target(options: Options) -> Script | Module | Program:
 def _job(options: Options, link: socket.socket, origin: Origin, stdin: int | None) -> Die | int:
     """Makes the UB space and the dies.  Returns a Die in a die, the exit status in the keeper."""
     gc.disable()  # nothing becomes garbage before the fork
+    weaken(options)  # before the core is imported
     from strata import bootstrap, errors
     from strata._core.cpus import usable_cpus
     from strata.launch.keeper import Keeper

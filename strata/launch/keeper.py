@@ -21,6 +21,7 @@ from strata.launch.output import Forwarder
 from strata.launch.plumbing import Plumbing
 from strata.launch.sink import Sink
 from strata.launch.times import collector
+from strata.launch.weak import again
 
 UNDYING = 5.0  # seconds after SIGKILL until the keeper gives a process up
 REPEAT = 0.05  # seconds within which the same signal again is an echo, not impatience
@@ -377,6 +378,8 @@ class Keeper:
             failures = [Failure(rank, status) for rank, status in self.failures]
             root, text = failure_text(failures, self.forwarder.tails, self.options.n)
             code = root.code
+        if code:
+            text = again() + text
         if self.lost:
             text = "strata-run: some processes could not be ended (killed, but still there)\n" + text
         said = self._times.finish(self.selector) if self._times else ""

@@ -71,6 +71,13 @@ def _machine(text: str) -> str:
     return os.path.abspath(text) if text.endswith(".toml") else text
 
 
+def _seed(text: str) -> int:
+    seed = int(text, 0)
+    if not 0 < seed < 1 << 63:
+        raise ValueError("a seed from 1 to 2**63 - 1 is expected")
+    return seed
+
+
 def _failure(text: str) -> str:
     if text not in ("kill", "continue"):
         raise ValueError("kill or continue expected")
@@ -99,6 +106,8 @@ _TABLE: tuple[tuple[tuple[str, ...], str, str | None, Callable[[str], Any], str]
     (("--check",), "check", None, bool,
      "find races, use after free, deadlocks and leaks in the program; status 65 if there are any"),
     (("--check-json",), "check_json", "FILE", os.path.abspath, "what --check has found, as JSON lines; implies it"),
+    (("--weak-order",), "weak_order", "SEED", _seed,
+     "delay and reorder stores, flags and DMA as the memory model allows, by that seed (STRATA_WEAK_ORDER)"),
     (("-m",), "module", "MODULE", str, "run a module, as python -m does; ends the options"),
     (("-h", "--help"), "help", None, bool, "show this and exit"),
 )  # fmt: skip
@@ -131,6 +140,7 @@ class Options:
         self.clock_json: str | None = None
         self.check = False
         self.check_json: str | None = None
+        self.weak_order: int | None = None
         self.intercept: int | bool = False  # True: of the size that option intercept_min_bytes says
         self.kind = ""  # "script", "module" or "program"
         self.target: list[str] = []

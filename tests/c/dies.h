@@ -21,6 +21,7 @@
 
 #include "st_atomic.h"
 
+#ifndef ST_CHECKED /* else they are in the hands of the checked core's hooks */
 /* ---- every atomic access of the core, in the test's hands ---------------------- */
 
 static __thread uint64_t dies_dice;
@@ -87,6 +88,7 @@ static inline int dies_cas_64(uint64_t *p, uint64_t old, uint64_t v)
 #define st_add_seqcst_64(p, v) (dies_dawdle(__func__), (st_add_seqcst_64)(p, v))
 #define st_or_acq_rel_64(p, v) (dies_dawdle(__func__), (st_or_acq_rel_64)(p, v))
 #define st_swap_acq_rel_64(p, v) (dies_dawdle(__func__), (st_swap_acq_rel_64)(p, v))
+#endif
 
 #include "st_join.h"
 #include "st_p2p.h"

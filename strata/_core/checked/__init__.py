@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["load"]
+__all__ = ["load", "weaken"]
 
 
 def load() -> str:
@@ -30,3 +30,21 @@ def load() -> str:
     finally:
         sys.setdlopenflags(flags)
     return str(folder)
+
+
+def weaken(seed: int, broken: str, rank: int) -> None:
+    """Weak order for this die, by option weak_order.
+
+    Raises ConfigError in a process that has the release core already: which core a process has is settled at its
+    first import, and processes forked from it have the same.
+    """
+    if "strata._core.checked.hooks" not in sys.modules:
+        from strata import errors
+
+        raise errors.ConfigError(
+            f"STRATA_WEAK_ORDER={seed}: this process has the release core, which knows no weak order. "
+            "Set the variable before the first import of strata, as strata-run --weak-order does"
+        )
+    from strata._core.checked import hooks
+
+    hooks.weaken(seed, rank, broken)

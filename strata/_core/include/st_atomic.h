@@ -14,6 +14,12 @@
 
 _Static_assert(__atomic_always_lock_free(8, 0), "8-byte atomics must be lock-free");
 
+#if defined(__x86_64__) || defined(__i386__)
+#define ST_STORE_BARRIER() ((void)0)
+#else
+#define ST_STORE_BARRIER() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#endif
+
 #define ST_ATOMIC_FAMILY(bits)                                                            \
     static inline uint##bits##_t st_load_relaxed_##bits(const uint##bits##_t *p)          \
     {                                                                                     \
@@ -31,10 +37,11 @@ _Static_assert(__atomic_always_lock_free(8, 0), "8-byte atomics must be lock-fre
     {                                                                                     \
         __atomic_store_n(p, v, __ATOMIC_RELEASE);                                         \
     }                                                                                     \
-    /* Also a full barrier: nothing after it moves before it. */                         \
+    /* Also a full barrier: nothing after it moves before it.  The store alone is that on x86 only. */ \
     static inline void st_store_seqcst_##bits(uint##bits##_t *p, uint##bits##_t v)        \
     {                                                                                     \
         __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                         \
+        ST_STORE_BARRIER();                                                               \
     }                                                                                     \
     static inline uint##bits##_t st_load_seqcst_##bits(const uint##bits##_t *p)           \
     {                                                                                     \
@@ -106,8 +113,6 @@ static inline void st_pause(void)
 #endif
 }
 
-#ifdef ST_CHECKED
 #include "st_checked.h"
-#endif
 
 #endif

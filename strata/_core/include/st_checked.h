@@ -1,12 +1,17 @@
 /* What the core calls in place of its atomic accesses and copies in the checked core; see DESIGN.md.
  *
- * Included by st_atomic.h and st_copy.h if ST_CHECKED is defined.  The functions are in _core/checked, one shared object
+ * Included by st_atomic.h and st_copy.h.  In the release core the accesses are what they are, and the rest is nothing.
+ * The functions are in _core/checked, one shared object
  * for all modules.  (st_store_release_64)(p, v), in parentheses, is still the access itself.
  */
 #ifndef ST_CHECKED_H
 #define ST_CHECKED_H
 
+#ifdef ST_CHECKED
+
+#include <pthread.h>
 #include <stdint.h>
+#include <sys/mman.h>
 
 enum st_order { ST_RELAXED, ST_ACQUIRE, ST_RELEASE, ST_ACQ_REL, ST_SEQCST };
 
@@ -22,6 +27,39 @@ extern void st_hook_fence(const char *where);
 extern void st_hook_copy(void *dst, const void *src, uint64_t bytes, int nt);
 /* Everything that this thread has stored is in memory afterwards. */
 extern void st_hook_drain(void);
+/* What this thread has stored there is. */
+extern void st_hook_touch(const void *p, uint64_t bytes);
+/* An acquire by other means: nothing that this thread has seen before counts any more. */
+extern void st_hook_forget(void);
+/* All threads' stores are in memory; the memory may go. */
+extern void st_hook_unmapping(const void *p, uint64_t bytes);
+/* Other dies see this memory: stores to it may be late. */
+extern void st_hook_shared(const void *p, uint64_t bytes);
+/* A number below n in place of the usual one. */
+extern uint32_t st_hook_choose(uint32_t n, uint32_t usual);
+
+#define ST_SHARED(p, bytes) st_hook_shared((p), (bytes))
+#define ST_PICK(n, usual) st_hook_choose((n), (usual))
+#define ST_DRAIN() st_hook_drain()
+
+/* What synchronises the threads of a die without an access of ours. */
+#define pthread_mutex_lock(m) (st_hook_forget(), (pthread_mutex_lock)(m))
+#define pthread_mutex_trylock(m) (st_hook_forget(), (pthread_mutex_trylock)(m))
+#define pthread_mutex_unlock(m) (st_hook_drain(), (pthread_mutex_unlock)(m))
+#define pthread_cond_wait(c, m) (st_hook_drain(), (pthread_cond_wait)(c, m))
+#define pthread_cond_signal(c) (st_hook_drain(), (pthread_cond_signal)(c))
+#define pthread_cond_broadcast(c) (st_hook_drain(), (pthread_cond_broadcast)(c))
+#define pthread_create(t, a, f, x) (st_hook_drain(), (pthread_create)(t, a, f, x))
+#define pthread_join(t, x) (st_hook_drain(), (pthread_join)(t, x))
+#ifdef Py_PYTHON_H /* other threads of Python may run */
+#define PyEval_SaveThread() (st_hook_drain(), (PyEval_SaveThread)())
+#define PyEval_RestoreThread(s) (st_hook_drain(), (PyEval_RestoreThread)(s))
+#endif
+/* The kernel waits for all CPUs when it takes memory away. */
+#define munmap(p, n) (st_hook_unmapping((p), (n)), (munmap)((p), (n)))
+#define mprotect(p, n, prot) (st_hook_unmapping((p), 0), (mprotect)((p), (n), (prot)))
+#define mmap(p, n, prot, flags, fd, at) \
+    (((flags) & MAP_FIXED ? st_hook_unmapping((p), 0) : (void)0), (mmap)((p), (n), (prot), (flags), (fd), (at)))
 
 #define st_load_relaxed_32(p) st_hook_load_32((p), ST_RELAXED, __func__)
 #define st_load_relaxed_64(p) st_hook_load_64((p), ST_RELAXED, __func__)
@@ -49,5 +87,13 @@ extern void st_hook_drain(void);
 #define st_cas_acq_rel_32(p, old, v) ST_HOOKED(st_cas_acq_rel_32, ST_ACQ_REL, p, old, v)
 #define st_cas_acq_rel_64(p, old, v) ST_HOOKED(st_cas_acq_rel_64, ST_ACQ_REL, p, old, v)
 #define st_fence_seqcst() (st_hook_fence(__func__), (st_fence_seqcst)())
+
+#else
+
+#define ST_SHARED(p, bytes) ((void)0)
+#define ST_PICK(n, usual) (usual)
+#define ST_DRAIN() ((void)0)
+
+#endif
 
 #endif

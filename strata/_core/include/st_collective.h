@@ -80,19 +80,19 @@ static inline void st_request_publish(struct st_group *g, struct st_request *r)
 {
     struct st_arrival *line = st_line(g, r->number, g->me);
 
-    line->desc = r->desc;
-    line->count = r->count;
+    st_store_relaxed_64(&line->desc, r->desc);
+    st_store_relaxed_64(&line->count, r->count);
     ST_FAULT(LINE_HALF);
     if (r->payload > ST_INLINE_BYTES) {
-        memcpy(st_mailbox(g, r->number, g->me), r->src, r->payload);
+        st_copy(st_mailbox(g, r->number, g->me), r->src, r->payload, 0);
         ST_FAULT(MAILBOX_FILLED);
     } else if (r->payload) {
-        memcpy(line->u.data, r->src, r->payload);
+        st_copy(line->u.data, r->src, r->payload, 0);
     } else {
-        line->u.at.src = (uint64_t)(uintptr_t)r->src;
-        line->u.at.out = (uint64_t)(uintptr_t)r->out;
-        line->u.at.scratch = (uint64_t)(uintptr_t)r->scratch;
-        line->u.at.log_head = st_log_head(g->ctx, g->ctx->rank);
+        st_store_relaxed_64(&line->u.at.src, (uint64_t)(uintptr_t)r->src);
+        st_store_relaxed_64(&line->u.at.out, (uint64_t)(uintptr_t)r->out);
+        st_store_relaxed_64(&line->u.at.scratch, (uint64_t)(uintptr_t)r->scratch);
+        st_store_relaxed_64(&line->u.at.log_head, st_log_head(g->ctx, g->ctx->rank));
     }
     st_group_arrive(g, r->number);
 }
@@ -210,6 +210,7 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
             return refused;
         if (r->solo && r->src != r->out) /* with one member every operation is a copy */
             st_copy(r->out, r->src, r->solo, 0);
+        ST_DRAIN();
         return ST_OK;
     }
     st_wait_begin(&g->waiter, &g->policy, &g->header->wake_word, &g->header->sleepers, r->timeout_ns);
@@ -251,6 +252,7 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
     }
 out:
     st_wait_end(&g->waiter);
+    ST_DRAIN(); /* the caller reads its arrays */
     return rc;
 }
 

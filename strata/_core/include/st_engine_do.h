@@ -77,6 +77,7 @@ static inline int st_engine_reduce_list(struct st_engine *e, const struct st_des
         rc = st_engine_operands(e, d);
     if (rc != ST_OK)
         return rc;
+    ST_DRAIN(); /* kernels read and write by themselves */
     memset(partial, 0, sizeof partial);
     for (i = 0; i < nsrc + ndst; i++) {
         uint32_t k = i < nsrc ? i : i - nsrc;
@@ -125,6 +126,8 @@ static inline int st_engine_move(struct st_engine *e, const struct st_descriptor
     rc = st_engine_hold(e, d, &flag);
     if (rc != ST_OK)
         return rc;
+    if (d->type != ST_SDMA_COPY)
+        ST_DRAIN(); /* kernels and fills write by themselves */
     count = d->type == ST_SDMA_COPY || d->type == ST_SDMA_FILL ? 0 : d->bytes / (uint64_t)st_dtype_size(d->dtype);
     if (d->type == ST_SDMA_COPY)
         st_copy(dst, src, d->bytes, !!(d->flags & ST_SDMA_NT));

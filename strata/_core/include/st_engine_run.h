@@ -199,11 +199,11 @@ static inline void st_ring_pass(struct st_engine *e, struct st_engine_ring *r, i
 static inline enum st_turn st_engine_turn(struct st_engine *e, struct st_engine_ring *r)
 {
     struct st_ring *ring = r->ring;
-    uint64_t bytes = e->count.bytes, tail, k, done;
+    uint64_t bytes = e->count.bytes, tail, k, done, turn = ST_PICK(ST_TURN_DESCRIPTORS, ST_TURN_DESCRIPTORS - 1);
     struct st_descriptor d;
     int rc;
 
-    for (k = 0; k < ST_TURN_DESCRIPTORS && e->count.bytes - bytes < ST_TURN_BYTES; k++) {
+    for (k = 0; k <= turn && e->count.bytes - bytes < ST_TURN_BYTES; k++) {
         tail = st_load_acquire_64(&ring->tail); /* pairs with st_lane_ring */
         if (tail == r->head)
             return k ? ST_TURN_MORE : ST_TURN_EMPTY;
@@ -246,7 +246,7 @@ static inline void st_engine_gather(struct st_engine *e)
 static inline enum st_turn st_engine_round(struct st_engine *e)
 {
     enum st_turn most = ST_TURN_EMPTY, turn;
-    uint32_t k, i, first = e->turn;
+    uint32_t k, i, first = ST_PICK(ST_SDMA_RINGS, e->turn);
     uint64_t word;
 
     st_store_seqcst_64(&e->round, e->round + 1); /* pairs with st_engine_remove */
@@ -264,6 +264,10 @@ static inline enum st_turn st_engine_round(struct st_engine *e)
             continue;
         if (!st_load_seqcst_64(&e->rings[i].at)) { /* pairs with st_engine_add, st_engine_remove */
             e->active[i >> 6] &= ~(1ull << (i & 63));
+            continue;
+        }
+        if (!ST_PICK(4, 1)) { /* another round will do */
+            most = ST_TURN_MORE;
             continue;
         }
         turn = st_engine_turn(e, &e->rings[i]);

@@ -121,6 +121,7 @@ static inline int st_unit_run(const struct st_run *r, const struct st_unit *u)
             st_copy(to[d], at[0], u->bytes, (int)p->nt);
         return ST_OK;
     }
+    ST_DRAIN(); /* kernels read and write by themselves */
     size = (uint64_t)st_dtype_size(u->dtype);
     if (u->kind == ST_UNIT_ACCUMULATE) {
         for (d = 0; d < u->ndst && rc == ST_OK; d++)

@@ -149,14 +149,14 @@ static inline int st_group_fail(struct st_group *g, int status, uint32_t phase, 
             return ST_EBROKEN;
     }
     ST_FAULT(FAIL_CLAIMED);
-    h->fail_status = (uint32_t)status;
-    h->fail_by = g->me;
-    h->fail_phase = phase;
-    h->fail_number = g->number;
-    h->fail_desc = desc;
+    st_store_relaxed_32(&h->fail_status, (uint32_t)status);
+    st_store_relaxed_32(&h->fail_by, g->me);
+    st_store_relaxed_32(&h->fail_phase, phase);
+    st_store_relaxed_64(&h->fail_number, g->number);
+    st_store_relaxed_64(&h->fail_desc, desc);
     ST_FAULT(FAIL_HALF);
     for (i = 0; i < ST_MASK_WORDS; i++)
-        h->fail_mask[i] = mask[i];
+        st_store_relaxed_64(&h->fail_mask[i], mask[i]);
     st_store_seqcst_32(&h->fail_state, ST_FAIL_PUBLISHED); /* pairs with st_group_failed */
     ST_FAULT(FAIL_AFTER);
     st_group_wake(g);

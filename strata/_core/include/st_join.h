@@ -172,6 +172,8 @@ static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32
         *missing = ctx->rank;
         return ST_EREG;
     }
+    if (!ctx->shared_window)
+        ST_SHARED((void *)(uintptr_t)ctx->base, ctx->seg_bytes * ctx->ndies);
     return ST_OK;
 }
 

@@ -58,18 +58,18 @@ static inline int st_send_post(struct st_group *g, struct st_transfer *t)
     t->m.reply = kind == ST_MSG_EAGER ? 0 : st_reply_free(c, p->head);
     if (t->m.reply == ST_CHANNEL_REPLIES)
         return ST_AGAIN; /* as many large messages wait for their receiver */
-    m->desc = t->desc;
-    m->count = t->count;
-    m->bytes = t->bytes;
-    m->tag = t->tag;
-    m->va = (uint64_t)(uintptr_t)t->buf;
-    m->kind = kind;
-    m->reply = t->m.reply;
+    st_store_relaxed_64(&m->desc, t->desc);
+    st_store_relaxed_64(&m->count, t->count);
+    st_store_relaxed_64(&m->bytes, t->bytes);
+    st_store_relaxed_64((uint64_t *)(void *)&m->tag, (uint64_t)t->tag);
+    st_store_relaxed_64(&m->va, (uint64_t)(uintptr_t)t->buf);
+    st_store_relaxed_32(&m->kind, kind);
+    st_store_relaxed_32(&m->reply, t->m.reply);
     t->seq = ++p->head;
     st_count(&g->ctx->count.sends, 1);
     if (kind == ST_MSG_EAGER) {
         if (t->bytes)
-            memcpy(c->eager[i], t->buf, t->bytes);
+            st_copy(c->eager[i], t->buf, t->bytes, 0);
         t->state = ST_P2P_DONE;
     } else {
         st_store_relaxed_64(&c->reply[t->m.reply].ack, t->seq << 8 | ST_ACK_POSTED);
@@ -150,7 +150,7 @@ static inline int st_recv_take(struct st_group *g, struct st_transfer *t)
         if (mine) {
             t->m = m;
             if (m.kind == ST_MSG_EAGER && m.bytes && m.bytes == t->bytes && m.count == t->count && m.desc == t->desc)
-                memcpy(t->buf, c->eager[i], m.bytes);
+                st_copy(t->buf, c->eager[i], m.bytes, 0);
         } else {
             rc = st_unexpected_keep(g, t->peer, &m, m.kind == ST_MSG_EAGER ? c->eager[i] : NULL);
             if (rc != ST_OK)

@@ -110,6 +110,7 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
              (off_t)h.control_offset);
     if (p == MAP_FAILED)
         return ST_ESYS;
+    ST_SHARED(p, h.control_bytes);
     ctx->fd = fd;
     ctx->control = p;
     ctx->control_bytes = h.control_bytes;

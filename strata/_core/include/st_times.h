@@ -96,10 +96,10 @@ static inline int st_times_put(struct st_board *b, uint32_t die, const struct st
 
     if (at - st_load_acquire_64(&lane->taken) >= b->own->depth) /* pairs with st_times_take */
         return ST_EFULL;
-    r->channel = what->channel;
-    r->number = what->number;
-    r->begin_ps = what->begin_ps;
-    r->way = what->way;
+    st_store_relaxed_64(&r->channel, what->channel);
+    st_store_relaxed_64(&r->number, what->number);
+    st_store_relaxed_64((uint64_t *)(void *)&r->begin_ps, (uint64_t)what->begin_ps);
+    st_store_relaxed_64(&r->way, what->way);
     b->written[die] = at + 1;
     ST_FAULT(TIME_BEFORE);
     st_store_release_64(&r->seq, at + 1); /* pairs with st_times_take */
