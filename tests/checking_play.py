@@ -17,6 +17,7 @@ class Program:
     def __init__(self, n):
         self.n = n
         self.lines = [[] for _ in range(n)]
+        self.log = []  # (rank, line), in the order of writing
         self.numbers = {}  # group -> next number, of each rank
         self.line = 0
 
@@ -28,6 +29,7 @@ class Program:
             self.lines[rank].append(json.dumps(where))
             fields["site"] = self.line
         self.lines[rank].append(json.dumps({"e": e, **fields}))
+        self.log += [(rank, line) for line in self.lines[rank][-1 - site :]]
         return self.line
 
     def acc(self, rank, lo, hi, w=0, atomic=0, t=0, **more):
@@ -89,7 +91,9 @@ class Program:
         return self
 
     def order(self, seed):
-        """(rank, line) of all lines as they may arrive: 0 die by die, 1 the last die first, else mixed."""
+        """(rank, line) of all as they may arrive: 0 die by die, 1 the last die first, None as written, else mixed."""
+        if seed is None:
+            return self.log
         if seed < 2:
             ranks = range(self.n) if seed == 0 else reversed(range(self.n))
             return [(rank, line) for rank in ranks for line in self.lines[rank]]

@@ -50,7 +50,7 @@ from strata.checking.tasks import Die, Task
 __all__ = ["Job"]
 
 ENDED = 1 << 12  # tasks of a die that have ended and may be joined yet
-_ANYWHERE = (Leak, End, ViewEnd, Done)  # of the die rather than of a task
+_ANYWHERE = (Leak, End, ViewEnd)  # of the die rather than of a task
 SWEEP = 4096  # events between two looks for what can be forgotten, at least
 
 
@@ -128,6 +128,8 @@ class Job:
             raise BadEvent("a second hello")
         task = die.tasks.get(event.t)
         if task is None or task.closing:
+            if isinstance(event, Done):
+                return  # that is known
             if isinstance(event, _ANYWHERE):
                 task = die.tasks[0]
             else:
@@ -320,10 +322,12 @@ class Job:
 
     def _alloc(self, task: Task, event: Alloc, _about: Any) -> bool:
         self.accesses.alloc(task, event)
+        self.flags.forget(event.lo, event.hi)
         return True
 
     def _free(self, task: Task, event: Free, _about: Any) -> bool:
         self.accesses.free(task, event)
+        self.flags.forget(event.lo, event.hi)
         return True
 
     def _view(self, task: Task, event: View, _about: Any) -> bool:

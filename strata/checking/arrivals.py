@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Arrivals"]
 
 PAST = 256  # operations that are over and whose late errors are still understood
-BOUND = 1.0  # seconds without a move until tasks count as stuck
+BOUND = 0.5  # seconds without a move until tasks count as stuck
 
 
 class Arrivals:
@@ -48,6 +48,8 @@ class Arrivals:
         if isinstance(event, Op):
             return self._came(die, task, event)
         if isinstance(event, OpEnd):
+            if event.status == "CollectiveTimeout":
+                self.check(now, 0.0)  # as long as it is seen to wait
             return self._ended(die, event)
         if isinstance(event, Wait):
             task.tail = event
@@ -258,5 +260,5 @@ class Arrivals:
         """The job is over: timeouts whose missing members never came are reported now."""
         for record, waiter, missing in self._late:
             never = [link for link in missing if link.rank not in record.arrived]
-            if never:
+            if never and not any(tail is record for told in self._told.values() for tail in told):
                 self._job.reports.add(findings.deadlock([waiter, never[0]], late=True))

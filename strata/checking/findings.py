@@ -21,7 +21,7 @@ _PLAIN = (
 
 
 def _side(access: Access) -> Side:
-    what = f"{_VERB[access.kind]} them" + (f" ({access.what})" if access.what else "")
+    what = f"{_VERB[access.kind]} them" + (f" ({access.what.strip()})" if access.what else "")
     return Side(access.die, access.task, what, access.doing.operation, access.place, access.doing.since())
 
 
@@ -86,7 +86,7 @@ def unowned(access: Access, mark: Access, lo: int, hi: int, memory: Memory, orde
         kind = "stale"
         head = f"{_accessing(access)} bytes by an old address, where rank {mark.die} freed an array and made another"
         why = f"what rank {access.die} holds is of the array that was freed at {mark.previous.place}. "
-        why += "" if ordered else _last(access, mark)
+        why += "The access is ordered after that." if ordered else _last(access, mark)
         cure = (
             "tell the address anew after each allocation, and order it: exchange, then group.barrier(); and keep the "
             "old array until the others are done with it."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Any
 
 from strata.checking.clocks import Clock, acquire
@@ -13,6 +14,7 @@ __all__ = ["Flag", "Flags"]
 
 MOST = 1 << 16  # flags that are remembered although everybody knows all of their posts
 MESSAGE = "p2p:"  # keys of messages
+WORD = "flag:"  # keys of flags in memory; an address follows
 
 
 class Flag:
@@ -89,15 +91,30 @@ class Flags:
 
     def __init__(self) -> None:
         self._flags: OrderedDict[str, Flag] = OrderedDict()
+        self._words: list[int] = []  # addresses of flags, ascending
 
     def __getitem__(self, key: str) -> Flag:
         flag = self._flags.get(key)
         if flag is None:
             flag = self._flags[key] = Flag()
+            if key.startswith(WORD):
+                with suppress(ValueError):  # a name of the user's own
+                    insort(self._words, int(key[len(WORD) :], 16))
         return flag
 
     def __len__(self) -> int:
         return len(self._flags)
+
+    def forget(self, lo: int, hi: int) -> None:
+        """The flag words in [lo, hi) are no longer, or new ones: what was posted there says nothing of those."""
+        first = bisect_left(self._words, lo)
+        last = bisect_left(self._words, hi)
+        for word in self._words[first:last]:
+            old = self._flags.pop(f"{WORD}{word:x}", None)
+            if old is not None and old.waiters:
+                self._flags[f"{WORD}{word:x}"] = new = Flag()
+                new.waiters = old.waiters
+        del self._words[first:last]
 
     def post(self, key: str, value: int, add: int, clock: Clock, rank: int, place: Place) -> list[Any]:
         """Returns the tasks that may go on."""

@@ -82,7 +82,8 @@ class Memory:
         found = self.find(lo)
         if found is None:
             return f"{hi - lo} bytes at {lo:#x}"
-        whose = f"the array that rank {found.alloc.die} made at {found.alloc.place}"
+        place = found.alloc.place
+        whose = f"the array that rank {found.alloc.die} made at {place}" + (f" ({place.text})" if place.text else "")
         size = found.hi - found.lo
         if lo == found.lo and hi >= found.hi:
             return f"all {size} bytes of {whose}, at {lo:#x}"

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 __all__ = ["UNKNOWN", "Doing", "Place"]
 
 FRAMES = 12  # of a stack that are shown
+
+
+def _shown(file: str) -> str:
+    """A file as seen from here, if it is below."""
+    here = os.getcwd() + os.sep
+    return file[len(here) :] if file.startswith(here) else file
 
 
 class Place:
@@ -24,11 +31,11 @@ class Place:
         self.stack = stack or ((file, line, function),)
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.line else self.file
+        return f"{_shown(self.file)}:{self.line}" if self.line else self.file
 
     def lines(self) -> list[str]:
         """The stack, a line for each call, the innermost with its source."""
-        found = [f"{file}:{line} in {function or '?'}" for file, line, function in self.stack[:FRAMES]]
+        found = [f"{_shown(file)}:{line} in {function or '?'}" for file, line, function in self.stack[:FRAMES]]
         if found and self.text:
             found[0] += f":  {self.text}"
         if len(self.stack) > FRAMES:

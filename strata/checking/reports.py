@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from strata.checking.places import Place
 __all__ = ["Report", "Reports", "Side", "text_of"]
 
 PRINTED = 20  # reports whose text is shown
+WIDTH = 110  # columns of text
 KEPT = 1000  # different reports of a job
 
 
@@ -83,7 +85,7 @@ class Report:
             lines.append(f"  {self.bytes}")
         for side in self.sides:
             lines += side.lines()
-        lines += [f"  Why:  {self.why}", f"  Cure: {self.cure}"]
+        lines += _wrapped("Why: ", self.why) + _wrapped("Cure:", self.cure)
         if self.count > 1:
             lines.append(f"  Found {self.count} times at these lines; shown once.")
         return "\n".join(lines) + "\n"
@@ -95,6 +97,11 @@ class Report:
             "range": [self.lo, self.hi] if self.hi else None, "bytes": self.bytes or None, "why": self.why,
             "cure": self.cure, "count": self.count, "text": self.text(),
         }  # fmt: skip
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=f"  {head} ", subsequent_indent=" " * 8, break_long_words=False,
+                         break_on_hyphens=False)  # fmt: skip
 
 
 class Reports:

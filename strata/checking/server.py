@@ -31,7 +31,7 @@ __all__ = ["Server"]
 
 READ = 1 << 18
 WAITING = 20_000  # events of a die that wait for others until no more of it are read
-TOO_MANY = 400_000  # ... and until they are analysed without
+TOO_MANY = 200_000  # ... and until they are analysed without
 TICK = 0.25  # seconds between looks for dies that wait in vain
 QUIET = 1.0  # seconds without news until a die that is held back is read on
 FORGET = 60.0  # seconds until a job all of whose dies have left is over, although not all had come

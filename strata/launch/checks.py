@@ -61,7 +61,7 @@ class Checker:
         with self._lock:
             found, self._urgent = self._urgent, []
         self._shown += found
-        return "".join(report.text() for report in found)
+        return "".join(report.text() + "\n" for report in found)
 
     def finish(self, selector: selectors.BaseSelector) -> Found:
         """All dies have ended: the reports, and their file."""

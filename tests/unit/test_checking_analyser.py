@@ -122,6 +122,25 @@ def test_a_flag_raised_past_what_is_waited_for():
     check(p, [("race", (7, b))])
 
 
+def test_a_flag_word_that_is_used_again():
+    p = Program(2)
+    p.alloc(0, 0x1000, 0x1040)
+    p.barrier()
+    p.post(1, "flag:1000", value=1)
+    p.take(0, "flag:1000", 1)
+    p.barrier()
+    p.free(0, 0x1000, 0x1040)
+    p.alloc(0, 0x1000, 0x1040)
+    p.barrier()
+    p.write(1, 0, 8)
+    p.post(1, "flag:1000", value=1)
+    b = p.write(1, 0, 4)
+    p.take(0, "flag:1000", 1)  # the new one
+    p.read(0, 4, 8)
+    c = p.read(0, 0, 4)
+    check(p, [("race", (b, c))])
+
+
 def test_a_counted_flag():
     p = Program(4)
     for rank in range(3):
@@ -297,7 +316,7 @@ def test_use_after_free():
     a = p.read(1, 0, 8)
     b = p.free(0, 0, 64)
     check(p, [("use after free", (a, b))])
-    assert "group.barrier() before it is deleted" in p.reports()[0].text()
+    assert "group.barrier() before it is deleted" in p.reports()[0].cure
     assert "the array that rank 0 made at prog.py:1" in p.reports()[0].text()
 
 

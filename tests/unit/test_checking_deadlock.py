@@ -46,7 +46,7 @@ def test_it_is_told_once_and_not_before_its_time():
     p.come(0, "barrier", [0, 1], "left")
     p.come(1, "barrier", [0, 1], "right")
     job = p.feed()
-    assert not job.arrivals.check(0.5) and not len(job.reports)
+    assert not job.arrivals.check(0.25) and not len(job.reports)
     assert job.arrivals.check(2.0)
     assert not job.arrivals.check(3.0)
     (report,) = job.reports
@@ -175,6 +175,16 @@ def test_a_flag_that_nobody_can_raise_any_more():
     a = p.add(0, "wait", t=0, what="a flag", key="flag:10", value=1)
     b = p.come(1, "barrier", [0, 1])
     assert found([only(p, "deadlock")]) == {("deadlock", (a, b))}
+
+
+def test_timeouts_of_dies_that_wait_for_each_other_are_a_deadlock_at_once():
+    p = Program(2)
+    for rank, group in ((0, "left"), (1, "right")):
+        p.come(rank, "barrier", [0, 1], group)
+    for rank, group in ((0, "left"), (1, "right")):
+        p.leave(rank, group, status="CollectiveTimeout")
+    (report,) = p.reports(seed=None)  # as it was written down: all come before one gives up
+    assert report.title == "ranks 0, 1 wait for each other"
 
 
 def test_a_timeout_whose_peer_never_came():
