@@ -10,6 +10,8 @@ import random
 from strata.checking.analyser import Job
 from strata.checking.events import parse
 
+ORDERS = range(8)
+
 
 class Program:
     """``n`` dies; each call adds events to one or several and returns the line that stands for its place."""
@@ -125,3 +127,9 @@ class Program:
 def found(reports):
     """{(kind, lines of the sides)}."""
     return {(r.kind, tuple(sorted(side.place.line for side in r.sides))) for r in reports}
+
+
+def check(program, expected=()):
+    """The same is found whatever the order in which the dies' events arrive."""
+    for seed in ORDERS:
+        assert found(program.reports(seed)) == set(expected), f"order {seed}"

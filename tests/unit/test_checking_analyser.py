@@ -3,17 +3,9 @@
 import json
 
 import pytest
-from checking_play import Program, found
+from checking_play import ORDERS, Program, check
 
 from strata.checking.events import parse
-
-ORDERS = range(8)
-
-
-def check(program, expected=()):
-    """The same is found whatever the order in which the dies' events arrive."""
-    for seed in ORDERS:
-        assert found(program.reports(seed)) == set(expected), f"order {seed}"
 
 
 def test_two_writes_without_order_are_a_race():
@@ -307,77 +299,6 @@ def test_groups_that_were_split():
     check(p)
     b = p.read(0, 128, 136)
     check(p, [("race", (_line(p, 2), b))])
-
-
-def test_use_after_free():
-    p = Program(2)
-    p.alloc(0, 0, 64)
-    p.barrier()
-    a = p.read(1, 0, 8)
-    b = p.free(0, 0, 64)
-    check(p, [("use after free", (a, b))])
-    assert "group.barrier() before it is deleted" in p.reports()[0].cure
-    assert "the array that rank 0 made at prog.py:1" in p.reports()[0].text()
-
-
-def test_use_after_free_although_it_is_ordered():
-    p = Program(2)
-    p.alloc(0, 0, 64)
-    b = p.free(0, 0, 64)
-    p.barrier()
-    a = p.read(1, 0, 8)
-    check(p, [("use after free", (b, a))])
-
-
-def test_a_free_after_a_barrier_is_none():
-    p = Program(2)
-    p.alloc(0, 0, 64)
-    p.barrier()
-    p.write(1, 0, 64)
-    p.barrier()
-    p.free(0, 0, 64)
-    p.alloc(0, 0, 32)
-    p.write(0, 0, 32)
-    p.barrier()
-    p.read(1, 0, 32)
-    check(p)
-
-
-def test_stale():
-    p = Program(2)
-    p.alloc(0, 0, 64)
-    p.barrier()
-    free = p.free(0, 0, 64)
-    again = p.alloc(0, 0, 64)
-    p.write(0, 0, 64)
-    a = p.read(1, 0, 8)
-    expected = [{("stale", tuple(sorted((free, again, a))))}, {("use after free", (free, a))}]
-    for seed in ORDERS:  # which of the two it is, depends on who came first
-        assert found(p.reports(seed)) in expected
-
-
-def test_an_old_view_is_stale_although_it_is_ordered():
-    p = Program(2)
-    p.alloc(0, 0, 64)
-    p.barrier()
-    p.add(1, "view", t=0, id=3, lo=0, hi=64)
-    p.read(1, 0, 8, v=3)
-    p.barrier()
-    free = p.free(0, 0, 64)
-    again = p.alloc(0, 0, 64)
-    p.write(0, 0, 64)
-    p.barrier()
-    p.read(1, 0, 8)
-    check(p)
-    a = p.read(1, 0, 8, v=3)
-    check(p, [("stale", tuple(sorted((free, again, a))))])
-
-
-def test_an_array_that_nobody_was_told_of():
-    p = Program(2)
-    a = p.alloc(0, 0, 64)
-    b = p.read(1, 0, 8)
-    check(p, [("race", (a, b))])
 
 
 def test_an_error_gives_no_order_and_no_access():

@@ -1,0 +1,74 @@
+"""Memory that is no array any more, or another one, in hand-made programs."""
+
+from checking_play import ORDERS, Program, check, found
+
+
+def test_use_after_free():
+    p = Program(2)
+    p.alloc(0, 0, 64)
+    p.barrier()
+    a = p.read(1, 0, 8)
+    b = p.free(0, 0, 64)
+    check(p, [("use after free", (a, b))])
+    assert "group.barrier() before it is deleted" in p.reports()[0].cure
+    assert "the array that rank 0 made at prog.py:1" in p.reports()[0].text()
+
+
+def test_use_after_free_although_it_is_ordered():
+    p = Program(2)
+    p.alloc(0, 0, 64)
+    b = p.free(0, 0, 64)
+    p.barrier()
+    a = p.read(1, 0, 8)
+    check(p, [("use after free", (b, a))])
+
+
+def test_a_free_after_a_barrier_is_none():
+    p = Program(2)
+    p.alloc(0, 0, 64)
+    p.barrier()
+    p.write(1, 0, 64)
+    p.barrier()
+    p.free(0, 0, 64)
+    p.alloc(0, 0, 32)
+    p.write(0, 0, 32)
+    p.barrier()
+    p.read(1, 0, 32)
+    check(p)
+
+
+def test_stale():
+    p = Program(2)
+    p.alloc(0, 0, 64)
+    p.barrier()
+    free = p.free(0, 0, 64)
+    again = p.alloc(0, 0, 64)
+    p.write(0, 0, 64)
+    a = p.read(1, 0, 8)
+    expected = [{("stale", tuple(sorted((free, again, a))))}, {("use after free", (free, a))}]
+    for seed in ORDERS:  # which of the two it is, depends on who came first
+        assert found(p.reports(seed)) in expected
+
+
+def test_an_old_view_is_stale_although_it_is_ordered():
+    p = Program(2)
+    p.alloc(0, 0, 64)
+    p.barrier()
+    p.add(1, "view", t=0, id=3, lo=0, hi=64)
+    p.read(1, 0, 8, v=3)
+    p.barrier()
+    free = p.free(0, 0, 64)
+    again = p.alloc(0, 0, 64)
+    p.write(0, 0, 64)
+    p.barrier()
+    p.read(1, 0, 8)
+    check(p)
+    a = p.read(1, 0, 8, v=3)
+    check(p, [("stale", tuple(sorted((free, again, a))))])
+
+
+def test_an_array_that_nobody_was_told_of():
+    p = Program(2)
+    a = p.alloc(0, 0, 64)
+    b = p.read(1, 0, 8)
+    check(p, [("race", (a, b))])
