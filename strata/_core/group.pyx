@@ -344,10 +344,12 @@ cdef class CoreGroup:
     cdef int remember(self, object work) except -1:
         """Keeps a work until its end.  Those that ended and were never asked are let go of on
         the way: two are looked at for each that comes, so that no more than are in progress stay."""
+        if self._works:
+            from strata._core.work import Work
         for _ in range(min(2, len(self._works))):
             oldest = next(iter(self._works))
             del self._works[oldest]
-            if not oldest.done():
+            if not Work.done(oldest):  # nobody has asked for it
                 self._works[oldest] = None
         self._works[work] = None
         closing.hold(self)
@@ -361,8 +363,9 @@ cdef class CoreGroup:
 
     def pending(self):
         """How many asynchronous operations that began here are in progress."""
+        from strata._core.work import Work
         for work in tuple(self._works):
-            work.done()
+            Work.done(work)
         return len(self._works)
 
     # ---- failure ----------------------------------------------------------------

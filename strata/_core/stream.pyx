@@ -49,6 +49,7 @@ cdef enum:
 _lines = weakref.WeakKeyDictionary()  # Context -> addresses of struct st_progress in no use, arrays that all lie in
 _local = threading.local()
 FOREVER = np.uint64(0xffffffffffffffff)  # timeout of gates: what they wait for has its own
+cdef object _Work = None  # strata._core.work.Work, which imports this
 cdef int _current = 0  # `with strata.stream(s)` blocks in progress, of all threads
 
 
@@ -111,9 +112,9 @@ cdef class Progress:
         """Lets go of items that have ended, oldest first, and takes the first error over."""
         while self.entries:
             first = self.entries[0]
-            if not first[1].done():
+            if not _done(first[1]):
                 return
-            self.judge(first[0], first[1].exception(), first[2])
+            self.judge(first[0], _error(first[1]), first[2])
             if self.entries and self.entries[0] is first:  # no other thread has
                 self.entries.popleft()
 
@@ -136,7 +137,7 @@ cdef class Progress:
             if self.error is not None or self.over or number >= before or st_stream_done(self.c) < number:
                 break
             _ended(handle, 1.0)  # at once: the flag is raised just before
-            self.judge(number, handle.exception(), other)
+            self.judge(number, _error(handle), other)
         return self.error
 
     def cancelled(self, str operation, str group="", number=None, uint64_t turn=<uint64_t>-2):
@@ -194,14 +195,31 @@ cdef class Progress:
         return len(self.entries)
 
 
+cdef object _plain(handle):
+    """The class whose methods look at a handle, and tell nobody (strata._core.clocked) that it was waited for."""
+    global _Work
+    if _Work is None:
+        from strata._core.work import Work
+        _Work = Work
+    return _Work if isinstance(handle, _Work) else type(handle)
+
+
+cdef bint _done(handle) except -1:
+    return _plain(handle).done(handle)
+
+
+cdef object _error(handle):
+    return _plain(handle).exception(handle)
+
+
 def _ended(handle, timeout):
     """Waits until a Work or Submission has ended, however it did.  Whether it has."""
-    if not handle.done():
+    if not _done(handle):
         try:
-            handle.wait(timeout)
+            _plain(handle).wait(handle, timeout)
         except errors.StrataError:
             pass
-    return handle.done()
+    return _done(handle)
 
 
 cdef class CoreStream:

@@ -59,7 +59,7 @@ cdef class Work:
 
     def exception(self):
         """The operation's error, or None: it went well, or has not ended."""
-        self.done()
+        Work.done(self)
         return self.error
 
     def deliver(self, destination, temporary, result):

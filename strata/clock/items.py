@@ -74,6 +74,15 @@ class Item:
     def well(self) -> None:
         """It was carried out, unless it was handed to a thread."""
 
+    def waits(self) -> None:
+        """The host is about to wait for it."""
+
+    def seen(self) -> None:
+        """The host has looked, and it has ended: no time passes by that."""
+
+    def raised(self, error: BaseException) -> None:
+        """Whoever waited for it has got its error: no time passes by that."""
+
     def join(self) -> None:
         """The host goes on when it has ended."""
         self.clock.join(self)

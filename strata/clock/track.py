@@ -59,8 +59,9 @@ class Track:
         self._messages: dict[tuple[int, int, int], int] = {}  # source, target, tag -> number of the last
         self._tails: dict[tuple[int, int, int], Item] = {}  # the last of each: the next begins when it has ended
 
-    def collective(self, desc: int, plan: Plan | None, copied: int, stream: Any) -> Item:
-        """A call.  ``copied``: bytes of the result in a group of one; ``stream``: that it is queued on, or None."""
+    def collective(self, desc: int, plan: Plan | None, copied: int, stream: Any, *_: Any) -> Item:
+        """A call.  ``copied``: bytes of the result in a group of one; ``stream``: that it is queued on, or None; the
+        rest is for strata.checking."""
         self.issued += 1
         name = OPERATIONS[desc & 0xFF]
         if plan is not None and plan.spec.operation != name:
@@ -90,8 +91,8 @@ class Track:
 
         return Collective(self.clock, name, where, after, nbytes, self.ranks, key, way_of(plan), predict=predict)
 
-    def transfer(self, receive: bool, peer: int, tag: int, nbytes: int, stream: Any) -> Item:
-        """A send or a receive."""
+    def transfer(self, receive: bool, peer: int, tag: int, nbytes: int, stream: Any, *_: Any) -> Item:
+        """A send or a receive; the rest is for strata.checking."""
         source, target = (peer, self.me) if receive else (self.me, peer)
         of = (source, target, tag) if source != target else (source, target + len(self.ranks) * receive, tag)
         number = self._messages[of] = self._messages.get(of, 0) + 1
