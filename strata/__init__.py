@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         array,
         empty,
         empty_like,
+        from_address,
         full,
         full_like,
         is_fabric,
@@ -100,6 +101,7 @@ __all__ = [
     "empty_like",
     "explain",
     "finalize",
+    "from_address",
     "full",
     "full_like",
     "init",
@@ -169,10 +171,11 @@ _HOME = {
         "array",
         "empty",
         "empty_like",
+        "from_address",
         "full",
         "full_like",
         "is_fabric",
-            "ones",
+        "ones",
         "ones_like",
         "owner",
         "zeros",
@@ -187,6 +190,13 @@ _HOME = {
     "strata.registration": ("Registration", "deregister", "register"),
     "strata.streams": ("Event", "Stream", "current_stream", "stream"),
 }
+
+
+def _watch(context: object) -> None:
+    """A die that is checked has joined: what it does is told from now on."""
+    from strata.checking import dies
+
+    dies.start(context)  # type: ignore[arg-type]
 
 
 def __getattr__(name: str) -> object:

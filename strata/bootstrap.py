@@ -17,6 +17,7 @@ import os
 import select
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -300,6 +301,7 @@ def init(timeout: float | None = None) -> space.Context:
             if not _joined:
                 _context.rejoin()
                 _joined = True
+                _watched(_context)
             return _context
         made = _tried if _tried is not None and _tried.here else None
         options = config.load() if made is None else made.config
@@ -333,6 +335,7 @@ def init(timeout: float | None = None) -> space.Context:
             _tried = made if made.published else None
         space.set_current(made)
         _context, _joined, _tried = made, True, None
+        _watched(made)
         if options.registration == "pool":
             from strata._core import heap
 
@@ -347,6 +350,12 @@ def init(timeout: float | None = None) -> space.Context:
 
             intercept.enable(made)
         return made
+
+
+def _watched(context: space.Context) -> None:
+    """On a die that is checked, the package's top puts in what watches: it stands above all that is watched."""
+    if context.config.check:
+        sys.modules["strata"]._watch(context)
 
 
 def context() -> space.Context:

@@ -356,6 +356,11 @@ class TimedGroup(Clocked, Group):
         self.track = clock.track(context, name, self._key, self.ranks)
 
 
+def kind_of(context: Context) -> type[Group]:
+    """What world() is on a die; strata.checking, on one that it checks, has its own in this place."""
+    return Group if clock.of(context) is None else TimedGroup
+
+
 _world: Group | None = None
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
@@ -365,8 +370,7 @@ def world() -> Group:
     global _world
     context = bootstrap.context()
     if _world is None or _world.context is not context:
-        kind = Group if clock.of(context) is None else TimedGroup
-        _world = kind(context, range(context.ndies), "world", b"")
+        _world = kind_of(context)(context, range(context.ndies), "world", b"")
     _world.reopen()  # it may have been closed by finalize()
     crew.start(context, selection.workers(context.ndies))
     return _world

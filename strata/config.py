@@ -236,6 +236,9 @@ def load(environ: Mapping[str, str] | None = None, **overrides: Any) -> Config:
     if overrides:
         raise _unknown(sorted(overrides)[0], [item.name for item in fields(Config)])
     config = Config(**values)
+    if config.check and config.clock:
+        raise ConfigError("STRATA_CHECK and STRATA_CLOCK: a run tells what is wrong (strata-run --check) or what it would "
+                          "take (--clock), not both; leave one out")
     if config.rank is not None and config.world_size is not None and config.rank >= config.world_size:
         raise ConfigError(
             f"STRATA_RANK={config.rank}: allowed is 0 to {config.world_size - 1}, "

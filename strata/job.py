@@ -30,6 +30,8 @@ def finalize() -> None:
     get PeerDead.  Arrays stay usable in this process.
     """
     clock.close()
+    if "strata.checking.dies" in sys.modules:  # this die is checked
+        sys.modules["strata.checking.dies"].stop()
     if "strata.moe" in sys.modules:  # nobody else has rounds in progress
         from strata import moe
 

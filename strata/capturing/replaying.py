@@ -18,6 +18,7 @@ from strata.streams import current_stream
 
 __all__ = ["Graph", "Replay"]
 
+_graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
 _busy: set[Graph] = set()  # with replays that nobody has waited for: they must not end with the last reference
 
 
@@ -37,13 +38,14 @@ class Graph:
         self._keep: Any = None
         self._why: BaseException | None = None  # there is no graph, or none any more
         self._good = 0  # replays that are known to have ended well
-        self._times: clock.Replays | None = None  # what the die's clock is told, if it has one
+        self._times: Any = None  # what the die's clock is told, if it has one
         self._mutex = threading.RLock()
 
     def _made(self, tape: graph.Tape, entries: list[Entry], keep: Any) -> None:
         self._tape, self._entries, self._keep, self.state = tape, entries, keep, "ready"
         self.operations = tuple(e.text if e.group is None else f"{e.group.name}: {e.text}" for e in entries)
-        self._times = clock.replays(bootstrap.context(), [_step(e) for e in entries])
+        self._times = times_of(entries, keep)
+        _graphs.add(self)
 
     def _abandoned(self, why: BaseException) -> None:
         self._why, self.state = why.with_traceback(None), "abandoned"
@@ -228,6 +230,11 @@ class Replay:
 
 
 # ---- the clock -----------------------------------------------------------------------------------
+
+
+def times_of(entries: list[Entry], keep: list[Any]) -> Any:
+    """What is told of replays; strata.checking, on a die that it checks, has its own in this place."""
+    return clock.replays(bootstrap.context(), [_step(e) for e in entries])
 
 
 def _step(e: Entry) -> clock.Step:

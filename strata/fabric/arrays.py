@@ -19,6 +19,9 @@ Each function joins the job first if that has not been done, and raises
 
 from __future__ import annotations
 
+import ctypes
+import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +37,7 @@ __all__ = [
     "array",
     "empty",
     "empty_like",
+    "from_address",
     "full",
     "full_like",
     "is_fabric",
@@ -184,3 +188,60 @@ def address(x: object) -> int:
     if va is None or _owner(x) < 0:
         raise ValueError(FOREIGN)
     return va
+
+
+def from_address(
+    address: int, shape: Shape, dtype: DTypeLike | None = None, writeable: bool = True
+) -> NDArray[Any]:
+    """An array, in C order, over memory that is at an address of the fabric: this die's, or a peer's.
+
+    ``address``: what ``strata.address(x)`` gave on the die that has the memory; ``dtype=None`` is float64.  Nothing is
+    copied, and a peer's bytes are read and written where they lie, by plain loads and stores: when the peer may do so
+    as well is for barriers, messages and flags to say (docs/memory-model.md).
+
+    It keeps nothing alive.  The memory must stay as long as the array is used, on the die that has it as well: what is
+    given back may be another array a moment later.  ``strata-run --check`` reports an access that comes too late.
+
+    RegistrationError: nothing is allocated there (any more), or (``writeable``) it may not be written;
+    ValueError: the address is not in the fabric, not aligned for the dtype, or the array would go beyond the memory of
+    its die; TypeError: an address that is no whole number, or a dtype that holds Python objects.
+    """
+    try:
+        va = operator.index(address)
+    except TypeError:
+        raise TypeError(f"from_address: address={address!r}: a whole number, as strata.address() gives it, is "
+                        "expected") from None  # fmt: skip
+    kind = np.dtype(dtype)
+    if kind.hasobject:
+        raise TypeError(f"from_address: dtype {kind} holds Python objects, which mean nothing on another die")
+    dims = tuple(operator.index(n) for n in ((shape,) if hasattr(shape, "__index__") else shape))
+    if any(n < 0 for n in dims):
+        raise ValueError(f"from_address: shape {dims}: negative dimensions are not allowed")
+    nbytes = math.prod(dims) * kind.itemsize
+    context = bootstrap.context()
+    owner = context.owner(va) if 0 <= va < 1 << 64 else -1
+    if owner < 0:
+        raise ValueError(f"from_address: {va:#x} is no address in the fabric; strata.address(x), on the die that has "
+                         "x, gives one")  # fmt: skip
+    if va % kind.alignment:
+        raise ValueError(f"from_address: {va:#x} is no multiple of {kind.alignment}, as {kind} needs it")
+    if nbytes and (va + nbytes > 1 << 64 or context.owner(va + nbytes - 1) != owner):
+        raise ValueError(f"from_address: {nbytes} bytes from {va:#x} on go beyond the memory of rank {owner}")
+    if nbytes:
+        try:
+            context.ensure(va, nbytes, writeable)
+        except errors.RegistrationError as error:
+            raise errors.RegistrationError(
+                f"from_address: {nbytes} bytes at {va:#x}, of rank {owner}: nothing is allocated there (any more), or "
+                f"it may not be {'written' if writeable else 'read'} here; see that the array lives until all have "
+                "used it",
+                ranks=(owner,),
+            ) from error
+    return _over(va, dims, kind, nbytes, writeable)
+
+
+def _over(va: int, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int, writeable: bool) -> NDArray[Any]:
+    memory = (ctypes.c_char * nbytes).from_address(va)
+    made: NDArray[Any] = np.ndarray(shape, dtype, memory)
+    made.flags.writeable = writeable
+    return made

@@ -20,6 +20,7 @@ from strata.moe.windows import Windows
 from strata.plan.moe import Placement
 from strata.plan.select import Ask, check
 
+_buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
 LARGE = 1 << 20  # bytes of a receive array that is not left to the allocator
 JOIN = 5.0  # seconds that destroy() gives the receiving thread to end, once no round is in progress
 
@@ -86,6 +87,7 @@ class Buffer(HighThroughput, LowLatency):
             "placement": -1 if placement is None else placement.digest() >> 1,
         }
         self._live = Rounds(group, wishes, None if timeout is None else float(timeout))
+        _buffers.add(self)
         self._end = weakref.finalize(self, self._live.receiver.end)
         self._end.atexit = False
 
