@@ -301,7 +301,8 @@ def init(timeout: float | None = None) -> space.Context:
             if not _joined:
                 _context.rejoin()
                 _joined = True
-                _watched(_context)
+                if _context.config.check:
+                    sys.modules["strata"]._watch(_context)
             return _context
         made = _tried if _tried is not None and _tried.here else None
         options = config.load() if made is None else made.config
@@ -335,7 +336,8 @@ def init(timeout: float | None = None) -> space.Context:
             _tried = made if made.published else None
         space.set_current(made)
         _context, _joined, _tried = made, True, None
-        _watched(made)
+        if options.check:  # the package's top puts in what watches: it stands above all that is watched
+            sys.modules["strata"]._watch(made)
         if options.registration == "pool":
             from strata._core import heap
 
@@ -350,12 +352,6 @@ def init(timeout: float | None = None) -> space.Context:
 
             intercept.enable(made)
         return made
-
-
-def _watched(context: space.Context) -> None:
-    """On a die that is checked, the package's top puts in what watches: it stands above all that is watched."""
-    if context.config.check:
-        sys.modules["strata"]._watch(context)
 
 
 def context() -> space.Context:

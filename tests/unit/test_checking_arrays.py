@@ -102,7 +102,7 @@ def in_place(a):
     a += 1
 
 
-@pytest.mark.parametrize("use", [in_place, lambda a: a.sort(), lambda a: np.exp(a * 0, out=a), lambda a: a.sort(axis=0)])
+@pytest.mark.parametrize("use", [in_place, lambda a: a.sort(), lambda a: np.exp(a * 0, out=a)])
 def test_what_reads_and_writes(x, use):
     array, told = x
     use(array)
