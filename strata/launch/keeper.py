@@ -108,7 +108,7 @@ class Keeper:
             try:
                 pid = procs.fork()
             except OSError as error:
-                text = f"cannot start rank {rank} of {n}: {error.strerror}"
+                text = f"cannot start rank {rank} of {n}: {error.strerror} (see `ulimit -u`, pids.max)"
                 self.end(Verdict(LAUNCHER_FAILED, text), "KILL")
             if pid == 0:
                 self.link.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cgroups import cgroup
 from faultlib import BOUND, CLONE_NEWNS, LIBC, Job, check_group, died, in_namespace
 from launching import environment, run, write
 
@@ -209,32 +210,8 @@ def test_dev_shm_is_full_when_dies_join():
 # ---- cgroups ------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
 def memory_cgroup(limit):
-    """A memory cgroup with a limit: its folder and the file that takes pids."""
-    for top, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
-        folder = Path(top, f"strata-test-{os.getpid()}")
-        try:
-            folder.mkdir()
-        except OSError:
-            continue
-        if (folder / name).exists():
-            break
-        folder.rmdir()
-    else:
-        pytest.skip("no memory cgroup can be made here")
-    try:
-        (folder / name).write_text(str(limit))
-        yield folder
-    finally:
-        end = time.monotonic() + BOUND
-        while True:  # what has ended is still counted for a moment
-            try:
-                folder.rmdir()
-                break
-            except OSError:
-                assert time.monotonic() < end, "the cgroup keeps processes"
-                time.sleep(0.01)
+    return cgroup("memory", "memory.limit_in_bytes", "memory.max", limit)
 
 
 def _in_a_cgroup(die, folder):
@@ -245,7 +222,7 @@ def _in_a_cgroup(die, folder):
             hoard = []
             with pytest.raises(errors.FabricMemoryError, match="memory cgroup.*raise the cgroup's limit"):
                 while True:
-                    hoard.append(strata.ones(64 * MIB, "u1"))
+                    hoard.append(strata.ones(32 * MIB, "u1"))
             assert len(hoard) > 2
             hoard.clear()
             strata.empty_cache()
@@ -259,7 +236,7 @@ def _in_a_cgroup(die, folder):
 
 def test_a_memory_cgroup_is_an_error_and_no_kill():
     """Pages of the UB space count in the cgroup of who made them; its limit kills where others refuse."""
-    with memory_cgroup(300 * MIB) as folder:
+    with memory_cgroup(160 * MIB) as folder:
         with Job(_in_a_cgroup, 2, folder, hbm=1 << 30) as job:
             assert [job.reap(rank) for rank in range(2)] == [0, 0]
 

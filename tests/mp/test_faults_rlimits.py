@@ -5,11 +5,13 @@ import ctypes
 import mmap
 import os
 import resource
+import signal
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cgroups import cgroup
 from faultlib import BOUND, CLONE_NEWNS, LIBC, Job, check_group, died, in_namespace
 from launching import run, write
 
@@ -250,3 +252,62 @@ def test_a_host_without_proc(tmp_path):
         assert done.stderr == b"strata-run: a job's launcher needs /proc: mount -t proc proc /proc\n"
 
     in_namespace(CLONE_NEWNS, inside)
+
+
+# ---- the launcher ---------------------------------------------------------------------------------------------------
+
+
+@ROOT_ONLY
+def test_no_more_processes(tmp_path):
+    """The launcher cannot fork all dies: it says which one, and ends those that it has started."""
+    script = write(tmp_path / "sum.py", SUM)
+    with cgroup("pids", "pids.max", "pids.max", 8) as folder:
+        done = run("-n", 12, script, preexec_fn=lambda: (folder / "cgroup.procs").write_text(str(os.getpid())))
+    assert done.returncode == 125, done.stderr
+    last = done.stderr.decode().splitlines()[-1]
+    assert last.startswith("strata-run: cannot start rank ") and "of 12" in last and "ulimit -u" in last, done.stderr
+
+
+def test_dies_without_addresses(tmp_path):
+    """`ulimit -v` is the same for all dies: each says so, and so does the launcher, once."""
+    script = write(tmp_path / "sum.py", SUM)
+    limit = 6 << 30
+    done = run("-n", 2, script, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.decode().splitlines()[-1]
+    assert "RegistrationError" in last and "ulimit -v" in last and "--hbm" in last, done.stderr
+    few = "--hbm", "256M"
+    done = run("-n", 2, *few, script, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# ---- the metadata log ------------------------------------------------------------------------------------------------
+
+
+def _many_records(die):
+    g = strata.world()
+    x = strata.full(1 << 20, die.rank + 1, "u1")
+    g.all_reduce(x)
+    die.say("ready")
+    if die.rank == 0:
+        die.hear()  # the other one is stopped
+        before = strata.stats()["log_records"]
+        for _ in range(520):
+            strata.ones(2 << 20, "u1")
+            strata.empty_cache()
+        assert strata.stats()["log_records"] - before > 1024, "a log holds more than was written"
+        die.say("written")
+    y = strata.full(3 << 20, die.rank + 1, "u1")
+    assert (g.all_reduce(y) == 3).all()
+    check_group(g, [0, 1])
+
+
+def test_a_full_log_whose_reader_is_stopped():
+    """The writer does not wait for it; the reader goes through the page table when it runs again."""
+    with Job(_many_records, 2, env={"STRATA_QUARANTINE": "0.01", "STRATA_HUGE_PAGES": "0"}) as job:
+        job.all("ready")
+        job.kill(1, signal.SIGSTOP)
+        job.tell(0)
+        job.all("written", [0], bound=60)
+        job.kill(1, signal.SIGCONT)
+        assert [job.reap(rank) for rank in range(2)] == [0, 0]
