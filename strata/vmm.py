@@ -129,13 +129,14 @@ def create_handle(nbytes: int) -> Handle:
     npages = pages("create_handle: nbytes", nbytes)
     context = bootstrap.context()
     heap = memory.heap_of(context)
-    group = limits.cgroup_free(limits.cgroups())
     frames = None
-    if group is None or group.free >= nbytes:  # else the kernel would kill for it
-        frames = core.create(context, npages)
-    if frames is None and heap.stats()["cached_bytes"]:
+    for attempt in range(2):
+        group = limits.cgroup_free(limits.cgroups())
+        if group is None or group.free >= nbytes:  # else the kernel would kill for it
+            frames = core.create(context, npages)
+        if frames is not None or attempt or not heap.stats()["cached_bytes"]:
+            break
         heap.trim()  # pages that no array uses
-        frames = core.create(context, npages)
     if frames is None:
         error = heap._shortage(nbytes)
         held = stats()["created_bytes"]

@@ -279,13 +279,15 @@ class Pool:
         for stream in (sys.stdout, sys.stderr):  # what is buffered must not be written by each fork again
             with contextlib.suppress(AttributeError, OSError, ValueError):
                 stream.flush()
-        with contextlib.ExitStack() as theirs:
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as undo:
+            undo.callback(self._forget)
             self._control, control = socket.socketpair()
             theirs.enter_context(control)
             ends = []
             for _ in range(self.n):
                 mine, end_of_die = socket.socketpair()
                 ends.append(theirs.enter_context(end_of_die))
+                undo.callback(mine.close)
                 dump = os.memfd_create("strata-testing", os.MFD_CLOEXEC)
                 self._dies.append(_Die(mine, dump))
             plan = warden.Plan(
@@ -295,6 +297,7 @@ class Pool:
             self._warden = procs.fork()
             if self._warden == 0:
                 warden.keep(plan)
+            undo.pop_all()
         self._poll = select.poll()
         for die in self._dies:
             die.end.setblocking(False)

@@ -17,6 +17,7 @@ from launching import run, write
 
 import strata
 from strata import errors
+from strata.testing import Pool
 
 MAPPINGS = int(Path("/proc/sys/vm/max_map_count").read_text())  # that a process may have
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, or takes a limit that another user has")
@@ -111,20 +112,27 @@ def _one():
     return 1
 
 
-def test_spawn_without_descriptors():
+def _in_a_pool(fn, n):
+    with Pool(n) as pool:
+        return pool.run(lambda group: fn())
+
+
+@pytest.mark.parametrize("start", [strata.spawn, _in_a_pool], ids=["spawn", "pool"])
+def test_a_caller_without_descriptors(start):
     """An error of the caller, nothing left, and it works again when there are some."""
+    assert start(_one, 2) == [1, 1]  # what it imports needs descriptors, too
     failed = []
     for spare in (0, 2, 3, 4):
         files = sorted(os.listdir("/proc/self/fd"))
         with no_descriptors(spare):
             try:
-                assert strata.spawn(_one, 2) == [1, 1]
+                assert start(_one, 2) == [1, 1]
             except (OSError, errors.StrataError) as error:
                 assert any(word in str(error) for word in ("open files", "ulimit -")), error
                 failed.append(spare)
         assert sorted(os.listdir("/proc/self/fd")) == files
     assert failed[:2] == [0, 2]
-    assert strata.spawn(_one, 2) == [1, 1]
+    assert start(_one, 2) == [1, 1]
 
 
 # ---- threads and memory ----------------------------------------------------------------------------------------------
