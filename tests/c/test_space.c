@@ -34,7 +34,12 @@ static void test_layout(void)
     static const uint32_t dies[] = {1, 2, 3, 7, 8, 64, 512, 1024};
     static const uint64_t hbm[] = {2 * MIB, 6 * MIB, GIB, 16 * GIB};
     struct st_header h;
+    int low = 0;
 
+    CHECK_IS(st_space_layout(&h, 8, 8 * GIB, DIES_MAILBOX, 0), ST_OK);
+    for (int i = 0; i < (int)ST_NCANDIDATES; i++) /* some fits where addresses have 39 bits */
+        low += h.candidates[i] + 8 * h.seg_bytes <= 1ull << 39;
+    CHECK(low > 0);
     for (int i = 0; i < 8; i++)
         for (int k = 0; k < 4; k++) {
             uint64_t n = dies[i], from[7], to[7];

@@ -25,7 +25,8 @@ static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t 
         0x100000000000ull, 0x200000000000ull, 0x180000000000ull, 0x080000000000ull,
         0x300000000000ull, 0x010000000000ull, 0x400000000000ull, 0x600000000000ull,
         0x280000000000ull, 0x380000000000ull, 0x480000000000ull, 0x500000000000ull,
-        0x0c0000000000ull, 0x140000000000ull, 0x1c0000000000ull, 0x240000000000ull,
+        0x0c0000000000ull, 0x140000000000ull, 0x1c0000000000ull,
+        0x004000000000ull, /* for kernels with addresses of 39 bits, where no other one is */
     };
     uint64_t at, seg, pages;
     uint32_t i;
