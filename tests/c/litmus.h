@@ -108,13 +108,45 @@ static uint64_t litmus_threads(const struct litmus *t, uint64_t seed, uint64_t r
     return found;
 }
 
+static const char *litmus_without;
+
 /* ---- driving ------------------------------------------------------------------------- */
+
+/* The same seed, the same run to the last step. */
+static void litmus_repeats(const struct litmus *t, uint64_t runs)
+{
+    uint64_t times[2], dice[2], k;
+
+    for (k = 0; k < 2; k++) {
+        (void)litmus_fibers(t, dies_seed | 1, NULL, runs < 200 ? runs : 200, 0, &times[k]);
+        dice[k] = litmus.dice + litmus.fiber[0].weak->dice + litmus.fiber[1].weak->dice;
+    }
+    CHECK(times[0] == times[1] && dice[0] == dice[1]);
+}
+
+/* For tools/weak_mutants.py: without the orders of one function, whatever it is. */
+static void litmus_mutant(const struct litmus *t, uint64_t runs)
+{
+    uint64_t times, found;
+
+    st_weak.broke = 0;
+    found = litmus_fibers(t, dies_seed | 1, litmus_without, runs < 50 ? runs : 50, 1, &times);
+    if (!st_weak.broke)
+        return; /* not part of this protocol */
+    found = found ? found : litmus_fibers(t, dies_seed | 1, litmus_without, runs, 1, &times);
+    printf("mutant\t%s\t%s\t%llu\n", litmus_without, t->name, (unsigned long long)found);
+}
 
 /* All forms of a test; `runs` of the right one. */
 static void litmus_test(const struct litmus *t, uint64_t runs)
 {
     uint64_t times, found, k;
 
+    if (litmus_without) {
+        if (!LITMUS_THREADS && !t->allowed)
+            litmus_mutant(t, runs);
+        return;
+    }
     if (LITMUS_THREADS) {
         if (t->allowed) /* it may not end */
             return;
@@ -123,6 +155,7 @@ static void litmus_test(const struct litmus *t, uint64_t runs)
         CHECK(!found);
         return;
     }
+    litmus_repeats(t, runs);
     found = litmus_fibers(t, dies_seed | 1, NULL, runs, 0, &times);
     printf("%-28s %-10s %7llu in %llu\n", t->name, t->allowed ? "allowed" : "forbidden", (unsigned long long)times,
            (unsigned long long)runs);
@@ -134,11 +167,12 @@ static void litmus_test(const struct litmus *t, uint64_t runs)
     }
 }
 
-/* Arguments: seed (drawn if it is not there), and runs of each right form. */
+/* Arguments: seed (drawn if it is not there), runs of each right form, and a function to go without. */
 static uint64_t litmus_begin(const char *name, int argc, char **argv, uint64_t runs)
 {
     setvbuf(stdout, NULL, _IOLBF, 0); /* a failure must not take what was said before with it */
     dies_setup(name, argc, argv);
+    litmus_without = argc > 3 ? argv[3] : NULL;
     return argc > 2 ? strtoull(argv[2], NULL, 0) : runs;
 }
 

@@ -50,7 +50,10 @@ static inline void st_weak_over(struct st_weak_thread *t)
 
 static inline enum st_order st_weak_order(enum st_order order, const char *where)
 {
-    return st_weak.broken && strcmp(st_weak.broken, where) == 0 ? ST_RELAXED : order;
+    if (!st_weak.broken || order == ST_RELAXED || strcmp(st_weak.broken, where) != 0)
+        return order;
+    (st_store_relaxed_32)(&st_weak.broke, 1);
+    return ST_RELAXED;
 }
 
 static uint64_t st_weak_load(const void *p, uint32_t bytes, enum st_order order, const char *where)

@@ -60,6 +60,7 @@ static struct st_weak {
     uint32_t nranges;
     uint64_t ranges[ST_WEAK_RANGES][2];
     const char *broken;   /* function of the core whose orders are taken out */
+    uint32_t broke;       /* that has been done */
     void (*yield)(void);  /* tests that run threads in turn: before each access; then nothing here sleeps */
     pthread_mutex_t mu;   /* of the list; taken before a thread's */
     struct st_weak_thread *first;
