@@ -38,17 +38,16 @@ class Foreign(Steps):
     def round(self):
         fd = os.memfd_create("trial")
         os.ftruncate(fd, 8 * self.count)
-        with mmap.mmap(fd, 8 * self.count) as memory:
-            os.close(fd)
-            x = np.frombuffer(memory, "i8")
-            with strata.register(x) as r:
-                assert r.kind == "shared"
-                x[:] = self.values(self.rank)
-                self.g.all_reduce(x)
-                assert (x == self.total()).all()
-                self.g.barrier()
-            del x, r
-            gc.collect()
+        x = np.frombuffer(mmap.mmap(fd, 8 * self.count), "i8")
+        os.close(fd)
+        with strata.register(x) as r:
+            assert r.kind == "shared"
+            x[:] = self.values(self.rank)
+            self.g.all_reduce(x)
+            assert (x == self.total()).all()
+            self.g.barrier()
+        del x, r
+        gc.collect()
 
 
 class Vmm(Steps):

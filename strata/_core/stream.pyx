@@ -125,7 +125,7 @@ cdef class Progress:
         cause = None if other is None or isinstance(error, errors.NotInJob) else (<Progress>other).cause()
         if cause is not None:
             what = errors.Cancelled(f"{self.name} waits for {(<Progress>other).name}, which failed: {cause}",
-                                    operation="stream")
+                                    ranks=getattr(cause, "ranks", ()), operation="stream")
             what.__cause__ = cause
             error = what
         self.failed, self.error = number, error
@@ -145,7 +145,8 @@ cdef class Progress:
         cause = self.cause(turn + 1)
         error = errors.Cancelled(
             f"{operation} was not carried out, since something before it on {self.name} had failed"
-            + (f": {cause}" if cause is not None else ""), group=group, operation=operation, number=number or None)
+            + (f": {cause}" if cause is not None else ""), ranks=getattr(cause, "ranks", ()), group=group,
+            operation=operation, number=number or None)
         error.__cause__ = cause
         return error
 

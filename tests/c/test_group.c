@@ -5,6 +5,7 @@
  * tsan must report: st_group_fail st_group_quiesce
  */
 #include "handles.h"
+#include "st_collective.h"
 
 /* ---- layout and binding ------------------------------------------------------ */
 
@@ -139,6 +140,23 @@ static void die_failing(struct die *die)
         CHECK(g->header->fail_mask[i] == 0);
 }
 
+/* One that stands still while it writes the failure down is named by those that wait no longer. */
+static void stands_still(struct die *die)
+{
+    struct scene *s = die->arg;
+    struct handle h;
+    struct st_group *g = handle_bind(&h, die->ctx, s->memory);
+    struct st_request r = {0};
+
+    if (die->rank == 2)
+        CHECK(st_cas_acq_rel_32(&g->header->fail_state, ST_FAIL_NONE, ST_FAIL_CLAIM(2)));
+    pthread_barrier_wait(&s->all);
+    if (die->rank != 2) {
+        CHECK_IS(st_request_failed(g, &r, ST_EBROKEN), ST_EBROKEN);
+        CHECK(r.failed_by == 2 && r.mask[0] == 4);
+    }
+}
+
 static void test_failure(uint64_t rounds)
 {
     struct dies *d = dies_open(4, 2, 1000000);
@@ -150,6 +168,8 @@ static void test_failure(uint64_t rounds)
         dies_group(d, s.memory);
         dies_run(d, die_failing, &s);
     }
+    dies_group(d, s.memory);
+    dies_run(d, stands_still, &s);
     pthread_barrier_destroy(&s.all);
     dies_close(d);
 }

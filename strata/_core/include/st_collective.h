@@ -63,9 +63,14 @@ static inline int st_request_abort(struct st_group *g, struct st_request *r, int
 {
     uint64_t mask[ST_MASK_WORDS] = {0};
 
-    if (status != ST_EDEAD && status != ST_ETIMEOUT && status != ST_EINTR && status != ST_EBROKEN) {
-        st_mask_set(mask, g->me); /* trouble of our own: the others must hear of it */
-        st_group_fail(g, status, phase, r->desc, mask);
+    if (status != ST_ETIMEOUT && status != ST_EINTR && status != ST_EBROKEN) {
+        int failed = st_group_failed(g);
+
+        if (failed == ST_OK && st_group_lost(g, status == ST_EDEAD, mask))
+            status = ST_EDEAD;
+        else if (failed == ST_OK)
+            st_mask_set(mask, g->me); /* trouble of our own: the others must hear of it */
+        status = failed == ST_OK ? st_group_fail(g, status, phase, r->desc, mask) : failed;
     }
     ST_FAULT(ABORT_BEFORE);
     st_store_seqcst_64(&g->members[g->me].done, r->number); /* pairs with st_group_quiesce */

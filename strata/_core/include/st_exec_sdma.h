@@ -165,7 +165,10 @@ static inline int st_lanes_status(struct st_group *g, const struct st_lanes *s)
 
     if (status == ST_OK)
         return ST_OK;
-    st_mask_set(mask, g->me);
+    if (st_group_lost(g, status == ST_EDEAD, mask))
+        status = ST_EDEAD;
+    else
+        st_mask_set(mask, g->me);
     return st_group_fail(g, status, ST_PHASE_EXECUTION, st_line(g, s->l.number, g->me)->desc, mask);
 }
 

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "st_ctx.h"
+#include "st_live.h"
 
 /* Frames: 1 | slot (6 bits) | page (25 bits), in 32 bits. */
 #define ST_FOREIGN_FRAME (1ull << 31)
@@ -46,7 +46,7 @@ static inline int st_foreign_mmap(uint64_t va, int fd, uint64_t offset, uint64_t
 }
 
 /* A peer's page with this word, mapped here.  ST_EFILE: its file cannot be opened, or
- * is another one. */
+ * is another one; ST_EDEAD: it cannot, since the peer has died. */
 static inline int st_foreign_map(struct st_ctx *ctx, uint32_t die, uint64_t va, uint64_t word)
 {
     uint64_t index = ST_PTE_FRAME(word) - ST_FOREIGN_FRAME, page = index % ST_FOREIGN_PAGES;
@@ -62,8 +62,10 @@ static inline int st_foreign_map(struct st_ctx *ctx, uint32_t die, uint64_t va, 
     snprintf(path, sizeof path, "/proc/%u/fd/%u", st_load_relaxed_32(&ctx->dies[die].pid),
              st_load_relaxed_32(&f->fd));
     fd = open(path, (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0 && errno != EMFILE && errno != ENFILE && errno != ENOMEM)
+        return st_pid_ends(st_load_relaxed_32(&ctx->dies[die].pid)) ? ST_EDEAD : ST_EFILE;
     if (fd < 0)
-        return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? ST_ESYS : ST_EFILE;
+        return ST_ESYS;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_dev == st_load_relaxed_64(&f->device) &&
         st.st_ino == st_load_relaxed_64(&f->inode) && (uint64_t)st.st_size >= offset + bytes)
         rc = ctx->shared_window

@@ -34,9 +34,11 @@ static inline struct flock st_live_lock(const struct st_ctx *ctx, uint32_t die, 
 
 #define ST_START_UNKNOWN UINT64_MAX /* it is there, and /proc cannot be looked at now */
 
-/* Start time of a process in clock ticks since boot; 0: no such process, or a zombie.
+#define ST_PF_EXITING 4u /* of the kernel's flags of a task: it has begun to end */
+
+/* Field `wanted` (from 3 on) of /proc/pid/stat; 0: no such process, or a zombie.
  * ST_START_UNKNOWN: this process has no descriptor left, say, to look. */
-static inline uint64_t st_start_time(uint32_t pid)
+static inline uint64_t st_pid_stat(uint32_t pid, int wanted)
 {
     char path[32], buf[1024], *p;
     ssize_t n;
@@ -58,13 +60,24 @@ static inline uint64_t st_start_time(uint32_t pid)
     if (!p || p[1] != ' ' || p[2] == 'Z' || p[2] == 'X')
         return 0;
     p += 2;
-    for (field = 3; field < 22; field++) {
+    for (field = 3; field < wanted; field++) {
         p = strchr(p, ' ');
         if (!p)
             return 0;
         p++;
     }
     return strtoull(p, NULL, 10);
+}
+
+/* Start time of a process in clock ticks since boot. */
+static inline uint64_t st_start_time(uint32_t pid) { return st_pid_stat(pid, 22); }
+
+/* Has a process ended, or begun to?  Then it has no descriptors any more, though its lock may still be seen. */
+static inline int st_pid_ends(uint32_t pid)
+{
+    uint64_t flags = st_pid_stat(pid, 9);
+
+    return flags == 0 || (flags != ST_START_UNKNOWN && flags & ST_PF_EXITING);
 }
 
 static inline uint64_t st_pid_namespace(void)

@@ -125,6 +125,25 @@ static inline int st_group_compare(const struct st_group *g, uint64_t number)
     return ST_OK;
 }
 
+/* What goes wrong with memory of a member that has died is its death: how many are dead, and in mask which.
+ * `sure`: one of them is, and will be seen to be. */
+static inline uint32_t st_group_lost(struct st_group *g, int sure, uint64_t *mask)
+{
+    uint64_t until = st_now_ns() + 2000000000ull;
+    uint32_t j, lost = 0;
+
+    do {
+        for (j = 0; j < g->n; j++)
+            if (j != g->me && !st_die_alive(g->ctx, g->ranks[j])) {
+                st_mask_set(mask, j);
+                lost++;
+            }
+        if (sure && !lost)
+            sched_yield();
+    } while (sure && !lost && st_now_ns() < until);
+    return lost;
+}
+
 /* Called by a member that gives an operation up: waits for those that may be
  * writing to its buffers.  The failure is published, so they stop after the
  * unit they are at.  Writers that do not stop within the grace go into mask;
