@@ -165,11 +165,10 @@ class Play:
             self.work()
             self.through(0)
         except (errors.PeerDead, errors.GroupBroken, errors.Cancelled) as error:
-            cause = error.__cause__ if isinstance(error, errors.Cancelled) else error
-            if not isinstance(cause, (errors.PeerDead, errors.GroupBroken)):
-                raise
-            assert cause.ranks == error.ranks, (cause, error)
-            caught = faultlib.Caught.of(cause)
+            if isinstance(error, errors.Cancelled):
+                assert isinstance(error.__cause__, (errors.PeerDead, errors.GroupBroken)), error
+                assert error.ranks == error.__cause__.ranks, error
+            caught = faultlib.Caught.of(error.__cause__ if isinstance(error, errors.Cancelled) else error)
             if self.die.rank == self.victims[0]:  # the second one may have come first
                 assert caught.ranks == self.victims[1:] != (), f"a die that lives is told that it is dead: {error}"
                 self.through(0)
