@@ -24,7 +24,7 @@ CORE = Path("strata/_core")
 CHECKED = CORE / "checked"
 # Modules that no other die sees at work, and so need no second build.
 UNCHECKED = {
-    "array", "fakepages", "kernels", "lowering", "quantise", "routing", "scheduling", "simulator",
+    "array", "fakepages", "inspector", "kernels", "lowering", "quantise", "routing", "scheduling", "simulator",
     "translation",
 }  # fmt: skip
 

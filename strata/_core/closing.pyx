@@ -4,6 +4,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
+from strata._core.abi cimport st_ctx
 from strata._core.group cimport st_group
 
 
@@ -15,6 +16,10 @@ cdef extern from "st_rendezvous.h" nogil:
     int st_group_deserted(st_group *g, uint64_t how)
     void st_rendezvous_forget(st_group *g)
     int st_group_writing(st_group *g, uint64_t number, const uint64_t *mask)
+
+
+cdef extern from "st_flight.h" nogil:
+    void st_flight_group_close(st_ctx *ctx, uint64_t id, uint64_t va)
 
 
 cdef class Closing:
@@ -64,6 +69,7 @@ def leave(size_t group, context, memory, channels):
     cdef Closing kept = Closing.__new__(Closing)
     kept.g = (<st_group *>group)[0]
     kept.context, kept.memory, kept.channels = context, memory, channels
+    st_flight_group_close(kept.g.ctx, kept.g.id, kept.g.va)
     st_group_leave(&kept.g, ST_LEFT_GONE if memory is None and not channels else ST_LEFT_CLOSED)
     if memory is not None or channels:
         _kept.append(kept)

@@ -28,17 +28,13 @@ from strata._core.transfer cimport Transfers
 from strata._core.work cimport Work
 
 from strata import errors
+from strata._core.names import OPERATIONS
 
 cnp.import_array()
 
 
 cdef extern from "st_alias.h" nogil:
     bint st_alias_shared(const st_ctx *ctx, uint64_t a, uint64_t na, uint64_t b, uint64_t nb)
-
-
-# In the order of the codes above.
-OPERATIONS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v",
-              "broadcast", "reduce", "gather", "scatter", "send", "nothing (it failed)")
 
 
 cdef enum:

@@ -22,6 +22,7 @@ cdef extern from "st_group.h" nogil:
         uint32_t me
         uint64_t number
         uint64_t va
+        uint64_t id
         const uint32_t *ranks
         st_base *bases
         st_p2p *p2p

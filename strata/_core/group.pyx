@@ -58,6 +58,11 @@ cdef extern from "st_rendezvous.h" nogil:
 cdef extern from "st_p2p.h" nogil:
     void st_channel_open(st_group *g, uint32_t dst, uint64_t va)
 
+
+cdef extern from "st_flight.h" nogil:
+    void st_flight_group_open(st_ctx *ctx, uint64_t id, uint64_t va, uint32_t n, uint32_t me, const char *name)
+
+
 cdef enum:
     SLOTS = 256
     MAX_PLANS = 1024
@@ -121,6 +126,7 @@ cdef class CoreGroup:
         cdef int rc = st_group_bind(&self.g, <uint8_t *>va, nbytes)
         if rc != ST_OK:
             raise errors.from_status(rc, f"the memory of group {self.name} is not what its members agreed on")
+        st_flight_group_open(self.g.ctx, self.g.id, self.g.va, self.g.n, self.g.me, self.name.encode())
 
     def _find_memory(self, bytes key, timeout):
         """The leader (first member) allocates and publishes, the others wait for it."""

@@ -60,6 +60,7 @@ cdef extern from "st_heap.h" nogil:
 
 cdef extern from "st_heap_space.h" nogil:
     void st_heap_space_config(st_ctx *ctx, st_heap_config *cfg)
+    void st_heap_space_show(st_heap *h, const st_ctx *ctx)
 
 
 KINDS = ("unused", "run", "cached", "chunk", "block", "hole")
@@ -309,10 +310,7 @@ cdef class Heap:
             out.room = out.count + 256  # other threads may add some before the next look
 
     def frames(self, uint64_t va):
-        """Where an allocation was made: ((file, line), ...), innermost first.
-
-        None if tracemalloc was not tracing then, or is not now.
-        """
+        """Where an allocation was made: ((file, line), ...), innermost first; None if tracemalloc did not trace it."""
         return st_traceback(TRACE_DOMAIN, va) or st_traceback(NUMPY_DOMAIN, va)
 
     def place(self, uint64_t va):
@@ -394,6 +392,7 @@ cdef Heap _make_heap_of(Context ctx):
     config.cache_bytes = options.cache_bytes
     config.limit_bytes = limit
     heap = make_heap(&config, ctx, limits.cgroups())
+    st_heap_space_show(heap.h, &ctx.ctx)
     heap.limit = None if limit >= hbm else limit
     if pool:
         heap.fill_pool(pool // ST_HEAP_PAGE)

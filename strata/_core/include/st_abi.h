@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define ST_MAGIC 0x3142552d41525453ull /* "STRA-UB1" */
-#define ST_ABI_VERSION 2u
+#define ST_ABI_VERSION 3u
 #define ST_LINE 64u
 #define ST_PAGE_SHIFT 21u
 #define ST_PAGE_BYTES (1ull << ST_PAGE_SHIFT)
@@ -56,12 +56,14 @@ struct st_header {
     uint64_t candidates[ST_NCANDIDATES]; /* window bases, in order of preference */
     uint32_t wake_word;                  /* futex: somebody joined or died */
     uint32_t sleepers;
+    uint64_t flight_off; /* struct st_flight of each die, in the control region */
 };
 _Static_assert(offsetof(struct st_header, token) == 56, "abi");
 _Static_assert(offsetof(struct st_header, ndies) == 152, "abi");
 _Static_assert(offsetof(struct st_header, candidates) == 160, "abi");
 _Static_assert(offsetof(struct st_header, wake_word) == 288, "abi");
-_Static_assert(sizeof(struct st_header) == 296, "abi");
+_Static_assert(offsetof(struct st_header, flight_off) == 296, "abi");
+_Static_assert(sizeof(struct st_header) == 304, "abi");
 
 /* ---- one die ------------------------------------------------------------ */
 
@@ -91,24 +93,17 @@ struct st_die {
     /* line 2: written by whoever sees it */
     uint32_t dead;
     uint8_t pad2[60];
-    /* line 3: what it is doing, for inspectors */
-    uint64_t op_group;
-    uint64_t op_number;
-    uint64_t op_desc;
-    uint64_t op_since_ns;
-    uint8_t pad3[32];
-    /* line 4: its registrar sleeps here; rung by whoever has appended to a log */
+    /* line 3: its registrar sleeps here; rung by whoever has appended to a log */
     uint32_t bell;
     uint32_t bell_sleepers;
-    uint8_t pad4[56];
+    uint8_t pad3[56];
 };
 _Static_assert(offsetof(struct st_die, log_head) == 64, "abi");
 _Static_assert(offsetof(struct st_die, sdma) == 96, "abi");
 _Static_assert(offsetof(struct st_die, times) == 104, "abi");
 _Static_assert(offsetof(struct st_die, dead) == 128, "abi");
-_Static_assert(offsetof(struct st_die, op_group) == 192, "abi");
-_Static_assert(offsetof(struct st_die, bell) == 256, "abi");
-_Static_assert(sizeof(struct st_die) == 320, "abi");
+_Static_assert(offsetof(struct st_die, bell) == 192, "abi");
+_Static_assert(sizeof(struct st_die) == 256, "abi");
 
 /* ---- page table word ------------------------------------------------------
  * [63:32] frame in the whole object, in pages  [31:2] generation  [1:0] state */
@@ -260,5 +255,6 @@ _Static_assert(sizeof(struct st_member) == 64, "abi");
 
 #include "st_abi_p2p.h"
 #include "st_abi_times.h"
+#include "st_abi_flight.h"
 
 #endif

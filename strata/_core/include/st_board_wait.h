@@ -182,6 +182,7 @@ static inline int st_board_look(struct st_boards *b, struct st_board_wait *w, in
 static inline int st_board_await(struct st_boards *b, struct st_board_wait *w, uint64_t timeout_ns, uint64_t *mask)
 {
     struct st_group *g = b->g;
+    struct st_flight_record *record;
     struct st_waiter waiter;
     uint64_t began;
     uint32_t j;
@@ -206,6 +207,9 @@ static inline int st_board_await(struct st_boards *b, struct st_board_wait *w, u
         return rc;
     st_count(&g->ctx->count.waits, 1);
     began = st_now_ns();
+    record = st_flight_begin(g->ctx, w->what == ST_BOARD_DONE ? ST_FLIGHT_DRAIN : ST_FLIGHT_POSTS, ST_FLIGHT_NOBODY,
+                             g->id, w->round, 0, w->missing[0], 0);
+    st_flight_time(g->ctx, record);
     st_wait_begin(&waiter, &g->ctx->wait, &g->header->wake_word, &g->header->sleepers, timeout_ns);
     while (rc == ST_OK && w->nmissing) {
         rc = st_wait_step(&waiter);
@@ -213,8 +217,10 @@ static inline int st_board_await(struct st_boards *b, struct st_board_wait *w, u
             rc = st_board_look(b, w, rc, mask);
         if (rc == ST_OK)
             rc = st_board_scan(b, w, began, mask);
+        st_flight_count(record, w->missing[0]);
     }
     st_wait_end(&waiter);
+    st_flight_end(g->ctx, record, rc, 1);
     return rc;
 }
 

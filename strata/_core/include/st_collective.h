@@ -197,10 +197,17 @@ static inline void st_request_abstain(struct st_group *g, const struct st_reques
     st_request_publish(g, &nothing);
 }
 
+/* Is the end of the operation worth a look at the clock?  Not if it was a matter of lines and mailboxes. */
+static inline int st_request_timed(const struct st_group *g, const struct st_request *r, int rc)
+{
+    return rc != ST_OK || g->waited || (r->plan && !r->plan->mailbox);
+}
+
 /* Runs one operation.  The caller holds g->lock.  ST_EMISMATCH leaves the
  * group in step: nothing was touched. */
 static inline int st_collective(struct st_group *g, struct st_request *r)
 {
+    struct st_flight_record *record;
     int rc = st_group_failed(g), refused;
 
     if (rc != ST_OK) {
@@ -219,10 +226,15 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
         return ST_OK;
     }
     st_wait_begin(&g->waiter, &g->policy, &g->header->wake_word, &g->header->sleepers, r->timeout_ns);
+    g->waited = 0;
+    record = st_flight_begin(g->ctx, ST_FLIGHT_COLLECTIVE | (g->policy.arg ? ST_FLIGHT_ASYNC : 0), ST_FLIGHT_NOBODY,
+                             g->id, r->number, r->desc, r->count,
+                             r->src_bytes > r->out_bytes ? r->src_bytes : r->out_bytes);
     if (__builtin_expect(refused != ST_OK, 0))
         st_request_abstain(g, r);
     else
         st_request_publish(g, r);
+    st_flight_time(g->ctx, record); /* not before it: others wait for that, and not for this */
     rc = st_group_wait_all(g, ST_PHASE_ARRIVAL, r->number);
     if (rc != ST_OK) {
         r->phase = ST_PHASE_ARRIVAL;
@@ -243,6 +255,7 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
         rc = st_request_fence(g, r);
     if (rc == ST_OK && r->plan) {
         st_count(&g->ctx->count.mailbox_operations, r->plan->mailbox);
+        st_flight_phase(record, ST_PHASE_EXECUTION);
         rc = st_request_run(g, r);
     }
     if (rc != ST_OK) {
@@ -251,6 +264,7 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
         goto out;
     }
     if (r->plan && r->plan->needs_done) {
+        st_flight_phase(record, ST_PHASE_COMPLETION);
         rc = st_group_complete(g, r->number);
         if (rc != ST_OK)
             rc = st_request_abort(g, r, rc, ST_PHASE_COMPLETION);
@@ -258,6 +272,7 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
 out:
     st_wait_end(&g->waiter);
     ST_DRAIN(); /* the caller reads its arrays */
+    st_flight_end(g->ctx, record, rc, st_request_timed(g, r, rc));
     return rc;
 }
 

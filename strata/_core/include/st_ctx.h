@@ -133,6 +133,7 @@ struct st_ctx {
     struct st_engine *engine; /* the DMA thread, its events and rings; NULL: not made yet */
     struct st_crew *crew; /* threads that run cores beside the caller; NULL: none */
     uint32_t workers;     /* that run an operation's cores, the caller included */
+    struct st_flight *flight; /* where it writes down what it does, shared; NULL: it has not joined */
     /* tests replace this */
     int (*alive)(struct st_ctx *ctx, uint32_t die);
 };

@@ -271,12 +271,15 @@ static inline int st_event_wait(struct st_engine *e, uint32_t event, uint64_t co
                                 const struct st_wait_policy *policy, uint64_t timeout_ns)
 {
     struct st_event *v = &e->events[event];
+    struct st_flight_record *record = NULL;
     struct st_waiter w;
     int rc = ST_OK;
 
     st_wait_begin(&w, policy, &v->wake_word, &v->sleepers, timeout_ns);
     while (st_event_count(e, event) < count) {
         rc = st_wait_step(&w);
+        if (rc == ST_AGAIN)
+            st_flight_waits(e->ctx, &record, ST_FLIGHT_EVENT, ST_FLIGHT_NOBODY, 0, event, count);
         if (rc == ST_AGAIN && !st_load_acquire_32(&e->runs) && st_event_count(e, event) < count)
             rc = ST_ENOJOB; /* pairs with st_engine_end */
         else if (rc == ST_AGAIN)
@@ -285,6 +288,7 @@ static inline int st_event_wait(struct st_engine *e, uint32_t event, uint64_t co
             break;
     }
     st_wait_end(&w);
+    st_flight_waited(e->ctx, record, rc);
     return rc;
 }
 

@@ -44,6 +44,7 @@ static inline int st_flag_write(struct st_ctx *ctx, uint64_t va, uint64_t value)
 static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, uint32_t die, const struct st_lane *lane,
                                const struct st_wait_policy *policy, uint64_t timeout_ns)
 {
+    struct st_flight_record *record = NULL;
     struct st_waiter w;
     uint64_t now = 0;
     int rc;
@@ -51,6 +52,8 @@ static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, 
     st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
     while ((rc = st_flag_read(ctx, va, &now)) == ST_OK && now < value) {
         rc = st_wait_step(&w);
+        if (rc == ST_AGAIN)
+            st_flight_waits(ctx, &record, ST_FLIGHT_FLAG, die == ctx->rank ? ST_FLIGHT_NOBODY : die, 0, va, value);
         if (rc == ST_AGAIN && lane)
             rc = st_lane_open(ctx, lane);
         else if (rc == ST_AGAIN)
@@ -59,6 +62,7 @@ static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, 
             break;
     }
     st_wait_end(&w);
+    st_flight_waited(ctx, record, rc);
     if ((rc == ST_EDEAD || rc == ST_ENOJOB) && st_flag_read(ctx, va, &now) == ST_OK && now >= value)
         rc = ST_OK; /* it was its last deed */
     return rc == ST_OK && now & ST_SDMA_POISON ? st_flag_status(now) : rc;

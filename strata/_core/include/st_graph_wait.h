@@ -124,6 +124,7 @@ static inline int st_graph_look(const struct st_graph *g, uint64_t count, int rc
 static inline int st_graph_wait(const struct st_graph *g, uint64_t count, uint64_t timeout_ns, struct st_graph_end *end)
 {
     struct st_event *v = &g->e->events[g->event];
+    struct st_flight_record *record = NULL;
     struct st_waiter w;
     int rc = ST_OK;
 
@@ -132,11 +133,13 @@ static inline int st_graph_wait(const struct st_graph *g, uint64_t count, uint64
         rc = st_wait_step(&w);
         if (rc == ST_OK)
             continue;
+        st_flight_waits(g->e->ctx, &record, ST_FLIGHT_REPLAY, ST_FLIGHT_NOBODY, 0, count, 0);
         rc = st_graph_look(g, count, rc, end) == ST_OK ? ST_OK : rc == ST_EINTR ? ST_EINTR : end->status;
         if (rc != ST_EINTR && st_event_count(g->e, g->event) >= count)
             rc = ST_OK; /* it has come to its end meanwhile */
     }
     st_wait_end(&w);
+    st_flight_waited(g->e->ctx, record, rc);
     return rc;
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "st_ctx.h"
+#include "st_flight.h"
 #include "st_group_layout.h"
 #include "st_live.h"
 #include "st_plan.h"
@@ -38,9 +39,11 @@ struct st_group {
     uint32_t me;
     uint64_t number;     /* of the last operation begun here */
     uint64_t va;         /* of the memory, 0 for the world */
+    uint64_t id;         /* first word of the group's, as in the flight recorder */
     const uint32_t *ranks; /* world ranks, a private copy */
     struct st_base *bases; /* [n], of the operation in progress */
     struct st_waiter waiter;
+    uint32_t waited;     /* the operation in progress did not find all members there */
     struct st_wait_policy policy; /* of whoever runs the operation */
     pthread_mutex_t lock;       /* one collective at a time */
     struct st_p2p *p2p;         /* [n], point to point by peer */
@@ -62,6 +65,7 @@ static inline int st_group_bind(struct st_group *g, uint8_t *memory, uint64_t by
     if (memcmp(memory + st_group_ranks_off(), g->ranks, 4 * (size_t)g->n) != 0)
         return ST_EABI;
     g->header = h;
+    g->id = h->id[0];
     g->arrivals = (struct st_arrival *)(memory + st_group_arrivals_off(g->n));
     g->members = (struct st_member *)(memory + st_group_members_off(g->n));
     g->flags = (uint64_t *)(memory + st_group_flags_off(g->n));

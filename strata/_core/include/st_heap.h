@@ -42,7 +42,7 @@ static inline void st_heap_refused(struct st_heap *h)
         return;
     pthread_mutex_lock(&h->mu);
     h->stats.refusals++;
-    pthread_mutex_unlock(&h->mu);
+    st_heap_unlock(h);
 }
 
 /* st_heap_take with a tag that says what for. */
@@ -57,7 +57,7 @@ static inline int st_heap_take_as(struct st_heap *h, uint64_t bytes, uint16_t ta
     if (bytes <= st_heap_largest(h))
         rc = st_heap_take_locked(h, bytes, tag, va, fresh);
     h->stats.refusals += rc == ST_ENOMEM;
-    pthread_mutex_unlock(&h->mu);
+    st_heap_unlock(h);
     return rc;
 }
 
@@ -132,7 +132,7 @@ static inline int st_heap_put(struct st_heap *h, uint64_t va)
         h->stats.bad_frees++;
     else if (h->stats.cached_bytes > h->cfg.cache_bytes && !h->pool_pages)
         rc = ST_AGAIN;
-    pthread_mutex_unlock(&h->mu);
+    st_heap_unlock(h);
     return rc;
 }
 
@@ -180,7 +180,7 @@ static inline int st_heap_set_limit(struct st_heap *h, uint64_t bytes)
     pthread_mutex_lock(&h->io);
     pthread_mutex_lock(&h->mu);
     h->cfg.limit_bytes = bytes;
-    pthread_mutex_unlock(&h->mu);
+    st_heap_unlock(h);
     if (st_heap_below_limit(h, 0, &freed) != ST_OK) /* not even without a cache */
         rc = st_heap_shrink(h, 0, &freed);
     pthread_mutex_unlock(&h->io);
@@ -209,7 +209,7 @@ static inline int st_heap_fill_pool(struct st_heap *h, uint64_t pages)
             h->stats.cached_bytes += pages << ST_HEAP_PAGE_SHIFT;
             h->pool_pages = pages;
         }
-        pthread_mutex_unlock(&h->mu);
+        st_heap_unlock(h);
         if (!n)
             (void)h->cfg.unmap(h->cfg.arg, mapped, pages);
     }
@@ -224,7 +224,7 @@ static inline int st_heap_reset_peaks(struct st_heap *h)
         return ST_ENOJOB;
     pthread_mutex_lock(&h->mu);
     st_heap_forget_peaks(&h->stats);
-    pthread_mutex_unlock(&h->mu);
+    st_heap_unlock(h);
     return ST_OK;
 }
 

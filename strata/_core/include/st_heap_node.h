@@ -96,11 +96,24 @@ struct st_heap {
     uint32_t *pages, *granules, *slots;
     uint64_t pool_pages; /* mapped once and for all; 0: pages are mapped as they are needed */
     uint8_t *starts;     /* of each page: a mapping by the provider began here */
+    uint64_t *shown;     /* where inspectors read cached and allocated bytes; NULL: nowhere */
     pthread_mutex_t io, mu;
 };
 
 _Static_assert(sizeof(struct st_heap) <= ST_HEAP_HEADER, "the header holds the heap");
 _Static_assert(sizeof(struct st_heap_node) == 32, "two nodes in a cache line");
+
+/* The end of all that changes something under mu. */
+static inline void st_heap_unlock(struct st_heap *h)
+{
+    const struct st_heap_stat *a = &h->stats.allocated;
+
+    if (h->shown) {
+        h->shown[0] = h->stats.cached_bytes;
+        h->shown[1] = a->now[ST_HEAP_SMALL] + a->now[ST_HEAP_LARGE];
+    }
+    pthread_mutex_unlock(&h->mu);
+}
 
 /* 0 in a forked child. */
 static inline int st_heap_mine(const struct st_heap *h)

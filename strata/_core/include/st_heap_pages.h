@@ -55,14 +55,14 @@ static inline int st_heap_shrink(struct st_heap *h, uint64_t keep, uint64_t *pag
         spare = st_heap_spare(h);
         if (spare > keep)
             n = st_heap_evict(h, (spare - keep + ST_HEAP_PAGE - 1) >> ST_HEAP_PAGE_SHIFT, &va);
-        pthread_mutex_unlock(&h->mu);
+        st_heap_unlock(h);
         if (n == 0)
             return first;
         rc = h->cfg.unmap(h->cfg.arg, va, n);
         pthread_mutex_lock(&h->mu);
         h->stats.unmaps++;
         h->stats.unmap_errors += rc != ST_OK;
-        pthread_mutex_unlock(&h->mu);
+        st_heap_unlock(h);
         *pages += n;
         first = first == ST_OK ? rc : first;
     }
@@ -79,7 +79,7 @@ static inline int st_heap_below_limit(struct st_heap *h, uint64_t n, uint64_t *f
         after = h->stats.reserved.now[ST_HEAP_ALL] + (n << ST_HEAP_PAGE_SHIFT);
         over = after > h->cfg.limit_bytes ? after - h->cfg.limit_bytes : 0;
         spare = st_heap_spare(h);
-        pthread_mutex_unlock(&h->mu);
+        st_heap_unlock(h);
         if (over == 0)
             return ST_OK;
         if (over > spare)
@@ -104,7 +104,7 @@ static inline uint64_t st_heap_free_some(struct st_heap *h, uint64_t n)
 
     pthread_mutex_lock(&h->mu);
     spare = st_heap_spare(h);
-    pthread_mutex_unlock(&h->mu);
+    st_heap_unlock(h);
     n = n < spare >> ST_HEAP_PAGE_SHIFT ? n << ST_HEAP_PAGE_SHIFT : spare;
     (void)st_heap_shrink(h, spare - n, &freed); /* whatever it says, the next call decides */
     return freed;
@@ -129,7 +129,7 @@ static inline int st_heap_map(struct st_heap *h, uint64_t n, uint64_t at, uint64
     if (freed) {
         pthread_mutex_lock(&h->mu);
         h->stats.flushes++;
-        pthread_mutex_unlock(&h->mu);
+        st_heap_unlock(h);
     }
     return rc;
 }
@@ -187,7 +187,7 @@ static inline int st_heap_map_new(struct st_heap *h, uint64_t bytes, uint16_t ta
         n = st_heap_cut_hole(h, st_heap_make_chunk(h, n), 0, (uint32_t)(size >> ST_HEAP_GRANULE_SHIFT));
     if (n)
         *va = st_heap_hand_out(h, n, size, bytes, tag);
-    pthread_mutex_unlock(&h->mu);
+    st_heap_unlock(h);
     if (!n)
         (void)h->cfg.unmap(h->cfg.arg, mapped, pages);
     return rc;
@@ -236,7 +236,7 @@ static inline void st_heap_extended(struct st_heap *h, int rc, uint32_t at, uint
     } else {
         st_heap_let_go(h);
     }
-    pthread_mutex_unlock(&h->mu);
+    st_heap_unlock(h);
 }
 
 /* Meets a request for several pages by extending one of the largest cached runs.
@@ -256,7 +256,7 @@ static inline int st_heap_extend(struct st_heap *h, uint64_t bytes, uint16_t tag
         r = st_heap_nth_cached(h, nth);
         if (r && r->size >= pages) { /* freed by another thread since we looked */
             rc = st_heap_take_locked(h, bytes, tag, va, fresh);
-            pthread_mutex_unlock(&h->mu);
+            st_heap_unlock(h);
             return rc;
         }
         if (r) {
@@ -265,7 +265,7 @@ static inline int st_heap_extend(struct st_heap *h, uint64_t bytes, uint16_t tag
         }
         if (sides)
             st_heap_hold(h, r);
-        pthread_mutex_unlock(&h->mu);
+        st_heap_unlock(h);
         if (!r)
             return ST_AGAIN;
         if (!sides)

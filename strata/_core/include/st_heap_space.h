@@ -2,6 +2,7 @@
 #ifndef ST_HEAP_SPACE_H
 #define ST_HEAP_SPACE_H
 
+#include "st_flight.h"
 #include "st_heap.h"
 #include "st_page.h"
 
@@ -32,6 +33,12 @@ static inline void st_heap_space_config(struct st_ctx *ctx, struct st_heap_confi
     cfg->extend = st_heap_space_extend;
     cfg->unmap = st_heap_space_unmap;
     cfg->arg = ctx;
+}
+
+/* Its figures stand in the die's flight recorder from now on. */
+static inline void st_heap_space_show(struct st_heap *h, const struct st_ctx *ctx)
+{
+    h->shown = ctx->flight ? &ctx->flight->cached_bytes : NULL; /* heap_bytes is behind it */
 }
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef ST_JOIN_H
 #define ST_JOIN_H
 
+#include "st_flight.h"
 #include "st_space.h"
 
 #ifndef MAP_FIXED_NOREPLACE
@@ -79,6 +80,7 @@ static inline int st_space_join(struct st_ctx *ctx, uint32_t rank)
     d->window_mask = st_window_probe(ctx);
     d->incarnation = 1;
     ST_FAULT(JOIN_HALF);
+    st_flight_open(ctx, rank);
     st_store_release_32(&d->state, ST_DIE_JOINED); /* pairs with st_space_agree, st_die_alive */
     ST_FAULT(JOIN_AFTER);
     st_fence_seqcst();
@@ -136,6 +138,7 @@ static inline int st_space_lost(struct st_ctx *ctx, uint32_t die)
  * window, the number of dies if each has room for some. */
 static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32_t *missing)
 {
+    struct st_flight_record *record = NULL;
     struct st_waiter w;
     uint64_t mask = (1ull << ST_NCANDIDATES) - 1;
     uint32_t i, state;
@@ -148,8 +151,11 @@ static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32
             if (state != ST_DIE_ABSENT)
                 break;
             rc = st_wait_step(&w);
-            if (rc == ST_AGAIN)
+            if (rc == ST_AGAIN) {
+                st_flight_waits(ctx, &record, ST_FLIGHT_JOIN, i, 0, 0, 0);
+                st_flight_peer(record, i);
                 rc = st_space_lost(ctx, i) ? ST_EDEAD : ST_OK;
+            }
             if (rc != ST_OK) {
                 *missing = i;
                 break;
@@ -158,6 +164,7 @@ static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32
         mask &= ctx->dies[i].window_mask;
     }
     st_wait_end(&w);
+    st_flight_waited(ctx, record, rc);
     if (rc != ST_OK)
         return rc;
     ST_FAULT(ALL_JOINED);

@@ -8,26 +8,8 @@
 #ifndef ST_P2P_H
 #define ST_P2P_H
 
-#include "st_channel.h"
 #include "st_copy.h"
-
-enum st_p2p_state { ST_P2P_NEW = 0, ST_P2P_POSTED = 1, ST_P2P_MATCHED = 2, ST_P2P_DONE = 3 };
-
-struct st_transfer {
-    uint32_t receive;
-    uint32_t peer;
-    uint32_t state;
-    int err;
-    uint32_t refused; /* buf is fabric memory without the access that it takes; nothing was sent or taken */
-    int64_t tag;
-    uint64_t desc;
-    uint64_t count;
-    uint64_t bytes;
-    void *buf;
-    uint64_t seq;
-    struct st_message m;           /* receive: what matched; send: its reply, and the receiver's wish if refused */
-    struct st_unexpected *matched; /* receive: if it came from the list */
-};
+#include "st_transfer.h"
 
 /* ---- send ---------------------------------------------------------------------- */
 
@@ -277,10 +259,12 @@ static inline int st_p2p_look(struct st_group *g, struct st_transfer *t)
 static inline int st_p2p_run(struct st_group *g, struct st_transfer *t, uint64_t timeout_ns)
 {
     struct st_waiter w;
-    int rc, why;
+    int rc, why, waited = 0;
 
     st_wait_begin(&w, &g->ctx->wait, &g->header->wake_word, &g->header->sleepers, timeout_ns);
+    st_p2p_record(g, t, 0);
     while ((rc = st_p2p_progress(g, t)) == ST_AGAIN) {
+        waited = 1;
         why = st_wait_step(&w);
         if (why == ST_OK)
             continue;
@@ -294,6 +278,7 @@ static inline int st_p2p_run(struct st_group *g, struct st_transfer *t, uint64_t
     rc = rc == ST_EINTR ? rc : why;
     t->err = errno;
     st_wait_end(&w);
+    st_p2p_recorded(g, t, rc, waited);
     return rc;
 }
 

@@ -5,6 +5,7 @@
 #ifndef ST_READY_H
 #define ST_READY_H
 
+#include "st_flight.h"
 #include "st_shadow.h"
 
 /* May pages in this state be touched? */
@@ -17,6 +18,7 @@ static inline int st_page_allows(uint64_t word, int writes)
 static inline int st_ensure_slow(struct st_ctx *ctx, uint32_t die, uint64_t first, uint64_t last, int writes)
 {
     uint64_t *table = st_table(ctx, die), *shadow = st_shadow(ctx, die), i, w, begin, late = 0;
+    struct st_flight_record *record = NULL;
     int rc = ST_OK;
 
     for (i = first; i <= last; i++)
@@ -32,12 +34,16 @@ static inline int st_ensure_slow(struct st_ctx *ctx, uint32_t die, uint64_t firs
             rc = ST_EREG;
         late += w != st_load_relaxed_64(&shadow[i]);
     }
-    if (rc == ST_OK && late)
+    if (rc == ST_OK && late) {
+        st_flight_waits(ctx, &record, ST_FLIGHT_LATE, die, 0, 0, late);
         rc = st_shadow_sync(ctx, die, first, last - first + 1, 1);
+        st_flight_waited(ctx, record, rc);
+    }
     pthread_mutex_unlock(&ctx->follow[die].map_lock);
     if (late) {
         st_count(&ctx->count.late_maps, 1);
         st_count(&ctx->count.late_map_ns, st_now_ns() - begin);
+        st_flight_late(ctx);
     }
     return rc;
 }

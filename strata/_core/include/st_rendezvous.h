@@ -69,6 +69,7 @@ static inline int st_rendezvous_publish(struct st_ctx *ctx, const uint64_t key[2
                                         uint64_t timeout_ns)
 {
     struct st_rendezvous *slot;
+    struct st_flight_record *record = NULL;
     struct st_waiter w;
     int rc = ST_OK;
 
@@ -85,8 +86,11 @@ static inline int st_rendezvous_publish(struct st_ctx *ctx, const uint64_t key[2
         if (slot || rc == ST_ETIMEOUT || rc == ST_EINTR)
             break;
         rc = st_wait_step(&w);
+        if (rc == ST_AGAIN)
+            st_flight_waits(ctx, &record, ST_FLIGHT_GROUP, ST_FLIGHT_NOBODY, key[0], 0, 0);
     }
     st_wait_end(&w);
+    st_flight_waited(ctx, record, rc);
     if (!slot || rc == ST_EINTR)
         return rc;
     ST_FAULT(SLOT_AFTER);
@@ -115,6 +119,7 @@ static inline int st_rendezvous_find(struct st_ctx *ctx, uint32_t leader, const 
                                      uint64_t timeout_ns, uint64_t *va, uint64_t *bytes)
 {
     struct st_rendezvous *s = st_rendezvous_table(ctx, leader);
+    struct st_flight_record *record = NULL;
     struct st_waiter w;
     uint64_t status;
     uint32_t i;
@@ -130,15 +135,20 @@ static inline int st_rendezvous_find(struct st_ctx *ctx, uint32_t leader, const 
         rc = st_wait_step(&w);
         if (rc == ST_EINTR)
             break;
-        if (rc == ST_AGAIN)
+        if (rc == ST_AGAIN) {
+            st_flight_waits(ctx, &record, ST_FLIGHT_GROUP, leader, key[0], 0, 0);
             dead = !st_die_alive(ctx, leader); /* one more look at what it left */
+        }
     }
     st_wait_end(&w);
-    return dead ? ST_EDEAD : rc;
+    rc = dead ? ST_EDEAD : rc;
+    st_flight_waited(ctx, record, rc);
+    return rc;
 found:
     st_wait_end(&w);
     rc = *va ? ST_OK : (int)status;
     ST_FAULT(SLOT_FOUND);
+    st_flight_waited(ctx, record, rc);
     st_add_seqcst_64(&s[i].attached, 1); /* pairs with st_rendezvous_free */
     ST_FAULT(SLOT_ATTACHED);
     st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
@@ -203,6 +213,7 @@ static inline int st_group_deserted(struct st_group *g, uint64_t how)
 static inline int st_group_survivors(struct st_group *g, uint64_t round, uint64_t timeout_ns,
                                      uint64_t *mask, uint64_t *missing)
 {
+    struct st_flight_record *record = NULL;
     struct st_waiter w;
     uint32_t j, absent;
     int rc = ST_AGAIN, alive, called; /* the first look is at everything */
@@ -230,9 +241,12 @@ static inline int st_group_survivors(struct st_group *g, uint64_t round, uint64_
         if (rc == ST_ETIMEOUT || rc == ST_EINTR || !absent)
             break;
         rc = st_wait_step(&w);
+        if (rc == ST_AGAIN)
+            st_flight_waits(g->ctx, &record, ST_FLIGHT_SHRINK, ST_FLIGHT_NOBODY, g->id, round, missing[0]);
     }
     st_wait_end(&w);
     ST_FAULT(SHRINK_AGREED);
+    st_flight_waited(g->ctx, record, absent && rc != ST_EINTR ? ST_ETIMEOUT : rc == ST_AGAIN ? ST_OK : rc);
     return rc == ST_EINTR ? rc : absent ? ST_ETIMEOUT : ST_OK;
 }
 

@@ -238,15 +238,9 @@ static inline uint64_t st_lane_wait(struct st_ctx *ctx, struct st_lane *lane, co
 }
 
 /* Indices of the next descriptor to be executed and to be submitted. */
-static inline uint64_t st_lane_head(const struct st_lane *lane)
-{
-    return st_load_acquire_64(&lane->ring->head); /* pairs with st_ring_pass */
-}
+static inline uint64_t st_lane_head(const struct st_lane *l) { return st_load_acquire_64(&l->ring->head); } /* pairs with st_ring_pass */
 
-static inline uint64_t st_lane_tail(const struct st_lane *lane)
-{
-    return st_load_acquire_64(&lane->ring->tail); /* pairs with st_lane_ring */
-}
+static inline uint64_t st_lane_tail(const struct st_lane *l) { return st_load_acquire_64(&l->ring->tail); } /* pairs with st_lane_ring */
 
 #define ST_SDMA_NOWAIT 1ull
 
@@ -258,17 +252,23 @@ static inline int st_lane_submit(struct st_ctx *ctx, struct st_lane *lane, const
                                  const struct st_wait_policy *policy, uint64_t timeout_ns, uint64_t *first,
                                  uint64_t *done)
 {
+    struct st_flight_record *record;
     struct st_waiter w;
     struct st_descriptor begin;
     uint64_t room, k;
     int rc;
 
     *done = 0;
+    record = st_flight_begin(ctx, ST_FLIGHT_SUBMIT, lane->die, 0, lane->index, 0, n, 0);
+    st_flight_time(ctx, record);
     st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
     rc = st_lane_lock(ctx, lane, &w);
     st_wait_end(&w);
-    if (rc != ST_OK)
-        return rc == ST_ETIMEOUT && timeout_ns == ST_SDMA_NOWAIT ? ST_EFULL : rc;
+    if (rc != ST_OK) {
+        rc = rc == ST_ETIMEOUT && timeout_ns == ST_SDMA_NOWAIT ? ST_EFULL : rc;
+        st_flight_end(ctx, record, rc, 1);
+        return rc;
+    }
     ST_FAULT(RING_LOCKED);
     *first = lane->ring->tail;
     if (timeout_ns == ST_SDMA_NOWAIT && st_lane_room(lane, &rc) < n)
@@ -292,6 +292,7 @@ static inline int st_lane_submit(struct st_ctx *ctx, struct st_lane *lane, const
         rc = ST_ENOJOB;
     ST_FAULT(RING_RUNG);
     st_lane_unlock(lane);
+    st_flight_end(ctx, record, rc, rc != ST_OK || n > lane->depth);
     return rc;
 }
 

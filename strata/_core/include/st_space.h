@@ -70,6 +70,8 @@ static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t 
     at = st_align(at + (uint64_t)ndies * ST_EXPORT_SLOTS * sizeof(struct st_export), 4096);
     h->foreign_off = at;
     at = st_align(at + (uint64_t)ndies * ST_FOREIGN_SLOTS * sizeof(struct st_foreign), 4096);
+    h->flight_off = at;
+    at = st_align(at + ndies * sizeof(struct st_flight), 4096);
     h->logs_off = at;
     at = st_align(at + (uint64_t)ndies * ST_LOG_RECORDS * sizeof(struct st_log_record), 4096);
     h->world_off = at;
@@ -82,31 +84,41 @@ static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t 
     return ST_OK;
 }
 
-/* Maps the control region of a formatted object.  Nothing in the header is
- * believed before it is checked against the object's real size. */
-static inline int st_space_map(struct st_ctx *ctx, int fd)
+/* The header of a formatted object.  Nothing in it is believed before it is checked against the object's real size. */
+static inline int st_space_header(int fd, struct st_header *h)
 {
-    struct st_header h, want;
+    struct st_header want;
     struct stat st;
-    void *p;
 
     if (fstat(fd, &st) != 0)
         return ST_ESYS;
     if (st.st_size < (off_t)ST_HEADER_BYTES ||
-        pread(fd, &h, sizeof h, st.st_size - (off_t)ST_HEADER_BYTES) != (ssize_t)sizeof h)
+        pread(fd, h, sizeof *h, st.st_size - (off_t)ST_HEADER_BYTES) != (ssize_t)sizeof *h)
         return ST_EABI;
-    if (h.magic != ST_MAGIC || h.version != ST_ABI_VERSION || h.header_bytes != ST_HEADER_BYTES ||
-        h.page_shift != ST_PAGE_SHIFT || h.object_bytes != (uint64_t)st.st_size)
+    if (h->magic != ST_MAGIC || h->version != ST_ABI_VERSION || h->header_bytes != ST_HEADER_BYTES ||
+        h->page_shift != ST_PAGE_SHIFT || h->object_bytes != (uint64_t)st.st_size)
         return ST_EABI;
-    if (st_space_layout(&want, h.ndies, h.hbm_bytes, h.mailbox_bytes, 0) != ST_OK ||
-        want.object_bytes != h.object_bytes || want.control_offset != h.control_offset ||
-        want.control_bytes != h.control_bytes || want.seg_bytes != h.seg_bytes ||
-        want.dies_off != h.dies_off || want.tables_off != h.tables_off ||
-        want.logs_off != h.logs_off || want.rendezvous_off != h.rendezvous_off ||
-        want.world_off != h.world_off || want.cpus_off != h.cpus_off ||
-        want.cursors_off != h.cursors_off || want.exports_off != h.exports_off ||
-        want.foreign_off != h.foreign_off)
+    if (st_space_layout(&want, h->ndies, h->hbm_bytes, h->mailbox_bytes, 0) != ST_OK ||
+        want.object_bytes != h->object_bytes || want.control_offset != h->control_offset ||
+        want.control_bytes != h->control_bytes || want.seg_bytes != h->seg_bytes ||
+        want.dies_off != h->dies_off || want.tables_off != h->tables_off ||
+        want.logs_off != h->logs_off || want.rendezvous_off != h->rendezvous_off ||
+        want.world_off != h->world_off || want.cpus_off != h->cpus_off ||
+        want.cursors_off != h->cursors_off || want.exports_off != h->exports_off ||
+        want.foreign_off != h->foreign_off || want.flight_off != h->flight_off)
         return ST_EABI;
+    return ST_OK;
+}
+
+/* Maps the control region of a formatted object. */
+static inline int st_space_map(struct st_ctx *ctx, int fd)
+{
+    struct st_header h;
+    void *p;
+    int rc = st_space_header(fd, &h);
+
+    if (rc != ST_OK)
+        return rc;
     p = mmap(NULL, h.control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
              (off_t)h.control_offset);
     if (p == MAP_FAILED)

@@ -58,6 +58,7 @@ static inline void st_stream_end(struct st_ctx *ctx, struct st_progress *p, uint
 static inline int st_stream_wait(struct st_engine *e, struct st_progress *p, uint64_t number,
                                  const struct st_wait_policy *policy, uint64_t timeout_ns)
 {
+    struct st_flight_record *record = NULL;
     struct st_waiter w;
     uint64_t done;
     int rc = ST_OK;
@@ -66,11 +67,14 @@ static inline int st_stream_wait(struct st_engine *e, struct st_progress *p, uin
     while ((done = st_load_acquire_64(&p->done)) < number) { /* pairs with st_stream_end, st_engine_flag */
         rc = st_wait_step(&w);
         if (rc == ST_AGAIN)
+            st_flight_waits(e->ctx, &record, ST_FLIGHT_STREAM, ST_FLIGHT_NOBODY, 0, number, done);
+        if (rc == ST_AGAIN)
             rc = st_load_acquire_32(&e->stop) ? ST_ENOJOB : ST_OK; /* pairs with st_engine_end */
         if (rc != ST_OK)
             break;
     }
     st_wait_end(&w);
+    st_flight_waited(e->ctx, record, rc);
     if (rc != ST_OK || !(done & ST_SDMA_POISON))
         return rc;
     done &= 0xff;

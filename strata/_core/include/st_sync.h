@@ -58,6 +58,7 @@ static inline int st_group_wait_for(struct st_group *g, uint32_t phase, uint64_t
     if (st_here(g, phase, number, j))
         return ST_OK;
     st_count(&g->ctx->count.waits, 1);
+    g->waited = 1;
     while (!st_here(g, phase, number, j)) {
         rc = st_wait_step(w);
         if (__builtin_expect(rc != ST_OK, 0)) {

@@ -43,6 +43,7 @@ static inline struct st_item *st_worker_next(struct st_worker *w, int wait)
 static inline int st_group_acquire(struct st_group *g, const struct st_wait_policy *policy,
                                    uint64_t timeout_ns)
 {
+    struct st_flight_record *record = NULL;
     struct st_waiter w;
     int rc = ST_OK;
 
@@ -52,9 +53,12 @@ static inline int st_group_acquire(struct st_group *g, const struct st_wait_poli
             rc = st_wait_step(&w);
             if (rc == ST_ETIMEOUT || rc == ST_EINTR)
                 break;
+            if (rc == ST_AGAIN)
+                st_flight_waits(g->ctx, &record, ST_FLIGHT_LOCK, ST_FLIGHT_NOBODY, g->id, g->number + 1, 0);
             rc = ST_OK;
         }
         st_wait_end(&w);
+        st_flight_waited(g->ctx, record, rc);
         if (rc != ST_OK)
             return rc;
     }
@@ -107,7 +111,11 @@ static inline int st_worker_drive(struct st_worker *w, struct st_item *item, int
 {
     struct st_transfer *t = &item->transfer;
     int early = !st_item_turn(item), waits = early || item->ahead != NULL; /* early, nothing but the end counts */
-    int rc = waits ? ST_AGAIN : st_p2p_progress(w->group, t);
+    int rc;
+
+    if (!waits && !t->record)
+        st_p2p_record(w->group, t, ST_FLIGHT_ASYNC);
+    rc = waits ? ST_AGAIN : st_p2p_progress(w->group, t);
 
     if (rc == ST_AGAIN && look) {
         rc = early ? ST_OK : waits ? st_group_failed(w->group) : st_p2p_look(w->group, t);
@@ -147,6 +155,7 @@ static inline void st_worker_transfers(struct st_worker *w, const struct st_wait
             }
             *at = item->next;
             item->transfer.err = errno;
+            st_p2p_recorded(w->group, &item->transfer, rc, 1);
             st_item_finish(w, item, rc);
             moved = 1;
         }
@@ -254,6 +263,8 @@ static inline void st_worker_stop(struct st_worker *w)
 static inline int st_item_wait(struct st_item *item, const struct st_wait_policy *policy,
                                uint64_t timeout_ns)
 {
+    const struct st_group *g = item->worker->group;
+    struct st_flight_record *record = NULL;
     struct st_waiter w;
     int rc = ST_OK;
 
@@ -262,9 +273,12 @@ static inline int st_item_wait(struct st_item *item, const struct st_wait_policy
         rc = st_wait_step(&w);
         if (rc == ST_ETIMEOUT || rc == ST_EINTR)
             break;
+        if (rc == ST_AGAIN)
+            st_flight_waits(g->ctx, &record, ST_FLIGHT_WORK, ST_FLIGHT_NOBODY, g->id, 0, 0);
         rc = ST_OK;
     }
     st_wait_end(&w);
+    st_flight_waited(g->ctx, record, rc);
     return rc;
 }
 
