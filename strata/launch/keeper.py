@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from strata.bootstrap import Job
 from strata.launch import checks, procs
 from strata.launch.die import Die
+from strata.launch.dumping import Recorders
 from strata.launch.front import PASSED_ON, Origin
 from strata.launch.options import LAUNCHER_FAILED, TIMED_OUT, Options
 from strata.launch.output import Forwarder
@@ -80,7 +81,7 @@ class Keeper:
         self._front = -1  # pidfd
         self._plumbing = Plumbing(options, forwarder, stdin, self._log_failed)
         self._times = collector(job.token, options.n)
-        self._check = checks.checker(options)
+        self._check, self._recorders = checks.checker(options), Recorders(options, job)
 
     # --- starting
 
@@ -216,6 +217,7 @@ class Keeper:
             self.job.mark_dead(rank)  # those that wait for it to join need not
         # Once signals are out, how a die ends says nothing about it any more.
         if status and self.verdict is None and self.stage in ("", "grace"):
+            self._recorders.look(f"rank {rank} failed")
             self.failures.append((rank, status))
             if self.live and self.options.on_failure == "kill":
                 self._enter("grace")
@@ -225,6 +227,7 @@ class Keeper:
     def end(self, verdict: Verdict, stage: str) -> None:
         """Ends the job for a reason other than a die's failure, from ``stage`` on."""
         if self.verdict is None and not self.failures:
+            self._recorders.ended(verdict.code, verdict.text)
             self.verdict = verdict
             self.running = sorted(self.live.values())
         self._enter(stage)
@@ -376,10 +379,11 @@ class Keeper:
             from strata.launch.report import Failure, failure_text
 
             failures = [Failure(rank, status) for rank, status in self.failures]
-            root, text = failure_text(failures, self.forwarder.tails, self.options.n)
+            root, text = failure_text(failures, self.forwarder.tails, self.options.n, self._recorders.lines)
             code = root.code
         if code:
             text = again() + text
+        text = self._recorders.save(code) + text
         if self.lost:
             text = "strata-run: some processes could not be ended (killed, but still there)\n" + text
         said = self._times.finish(self.selector) if self._times else ""

@@ -108,6 +108,9 @@ _TABLE: tuple[tuple[tuple[str, ...], str, str | None, Callable[[str], Any], str]
     (("--check-json",), "check_json", "FILE", os.path.abspath, "what --check has found, as JSON lines; implies it"),
     (("--weak-order",), "weak_order", "SEED", _seed,
      "delay and reorder stores, flags and DMA as the memory model allows, by that seed (STRATA_WEAK_ORDER)"),
+    (("--dump",), "dump", "FILE", os.path.abspath,
+     "if the job fails, is ended or times out, save what its dies did last (strata dump FILE)"),
+    (("--dump-dir",), "dump_dir", "DIR", os.path.abspath, "the same, in DIR/strata.JOB.json"),
     (("-m",), "module", "MODULE", str, "run a module, as python -m does; ends the options"),
     (("-h", "--help"), "help", None, bool, "show this and exit"),
 )  # fmt: skip
@@ -141,6 +144,8 @@ class Options:
         self.check = False
         self.check_json: str | None = None
         self.weak_order: int | None = None
+        self.dump: str | None = None
+        self.dump_dir: str | None = None
         self.intercept: int | bool = False  # True: of the size that option intercept_min_bytes says
         self.kind = ""  # "script", "module" or "program"
         self.target: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Callable
 from typing import NamedTuple
 
 from strata.launch.output import ERR, Tail
@@ -84,8 +85,10 @@ def root_cause(failures: list[Failure], exceptions: dict[int, str]) -> Failure:
     return failures[0]
 
 
-def failure_text(failures: list[Failure], tails: list[Tail], size: int) -> tuple[Failure, str]:
-    """The root cause, and the report: other failures, the end of its output, then it alone."""
+def failure_text(
+    failures: list[Failure], tails: list[Tail], size: int, where: Callable[[int], list[str]] = lambda rank: []
+) -> tuple[Failure, str]:
+    """The root cause, and the report: other failures, the end of its output, ``where`` of its rank, then it alone."""
     exceptions = {f.rank: last_exception(tails[f.rank]) for f in failures}
     root = root_cause(failures, exceptions)
     lines: list[str] = []
@@ -100,6 +103,7 @@ def failure_text(failures: list[Failure], tails: list[Tail], size: int) -> tuple
     if tail:
         lines.append(f"strata-run: the end of what rank {root.rank} said:")
         lines += ["  | " + _shown(line) for line in tail]
+    lines += where(root.rank)
     said = exceptions[root.rank]
     lines.append(
         f"strata-run: rank {root.rank} of {size} failed{' first' if len(failures) > 1 else ''}: "
