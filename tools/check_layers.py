@@ -30,13 +30,13 @@ LAYERS = (
     ("machine",),
     ("exec",),
     ("failure", "staging", "selection"),
-    ("clock", "comm", "explaining", "workloads", "prediction"),
+    ("clock", "comm", "explaining", "inspection", "workloads", "prediction"),
     ("streams", "moe"),
     ("capturing",),
     ("checking",),
     ("job",),
     ("profile",),
-    ("launch", "testing", "tuning", "measuring", "cli"),
+    ("doctor", "launch", "testing", "tuning", "measuring", "cli"),
     ("__init__",),
 )
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}

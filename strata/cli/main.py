@@ -9,8 +9,11 @@ from importlib import import_module
 # name: (module with ``main(arguments) -> status``, what it does)
 COMMANDS = {
     "check-server": ("strata.checking.server", "check all jobs that are told of it, such as those of a test suite"),
+    "doctor": ("strata.cli.doctor", "look whether this host can run jobs, and say what to do"),
+    "dump": ("strata.cli.dump", "print or save what the dies of a job did last"),
     "plan": ("strata.cli.plan", "print, save, compare, verify or convert plans of an operation"),
     "sim": ("strata.cli.sim", "predict operations on a machine that is not here"),
+    "top": ("strata.cli.top", "show what the dies of a running job do, and who waits for whom"),
     "tune": ("strata.cli.tune", "measure the algorithms on this host, for the choice among them"),
     "workload": ("strata.cli.workload", "predict what whole workloads take, beside what has been published"),
 }
