@@ -35,7 +35,7 @@ def plan_all(name, *more):
 
 
 def sim(option):
-    sizes = ["-b", "8", "-e", "8M", "-f", "2"]
+    sizes = ["-b", "8", "-e", "8M", "-f", "2", "--jobs", "1"]
     return lambda file: main(["sim", "all_gather", "-n", "4", *sizes, "--machine", "cm384", option, str(file)])
 
 
