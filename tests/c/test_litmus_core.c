@@ -389,6 +389,75 @@ static void awaits(void)
         wrong(((uint64_t *)(void *)s.page[0])[8 + k] != s.round);
 }
 
+/* ---- the end of an operation, flags of a plan, and a board that is given up ------------- */
+
+static uint64_t *target(uint32_t die) { return (uint64_t *)(void *)s.page[die]; }
+
+static void put(uint32_t die)
+{
+    uint64_t bytes[EAGER / 8], k;
+
+    for (k = 0; k < EAGER / 8; k++)
+        bytes[k] = s.round;
+    st_copy(target(die) + 8, bytes, sizeof bytes, 0);
+}
+
+static void look(uint32_t die)
+{
+    uint64_t k;
+
+    for (k = 0; k < EAGER / 8; k++)
+        wrong(target(die)[8 + k] != s.round);
+}
+
+/* Each writes into the other's array; who has left the operation finds its own whole. */
+static void completes(void)
+{
+    struct st_group *g = group();
+
+    st_wait_begin(&g->waiter, &s.policy, &g->header->wake_word, &g->header->sleepers, 0);
+    put(!me());
+    wrong(st_group_complete(g, 1) != ST_OK);
+    look(me());
+    st_wait_end(&g->waiter);
+}
+
+static const struct st_unit unit = {.post_flag = 3, .wait_flag = 3, .wait_peer = 0};
+
+static void unit_done(void)
+{
+    uint32_t posts[4] = {0, 0, 0, 1}, left[4] = {0, 0, 0, 1};
+    struct st_plan p = {.posts = posts, .left = left};
+
+    put(1);
+    st_unit_done(group(), &p, &unit, 1);
+}
+
+static void unit_waits(void)
+{
+    while (!st_unit_ready(group(), &unit, 1) && !litmus.stuck)
+        litmus_turn();
+    look(1);
+}
+
+static void fail_begin(void)
+{
+    begin();
+    st_board_format(s.at[0], 2);
+}
+
+static void board_fails(void) { st_board_fail(&s.boards[0], ST_EDEAD, s.round); }
+
+static void board_failed(void)
+{
+    uint64_t round = 0;
+    int rc;
+
+    while ((rc = st_board_failure(&s.boards[1], 0, &round)) == ST_OK && !litmus.stuck)
+        litmus_turn();
+    wrong(rc != ST_EDEAD || round != s.round);
+}
+
 /* -------------------------------------------------------------------------------------- */
 
 static const struct litmus tests[] = {
@@ -402,6 +471,9 @@ static const struct litmus tests[] = {
     {"board slots", 2, board_begin, {posts, copies}, bad, {"st_board_publish"}, 0},
     {"small message", 2, message_begin, {sends, receives}, bad, {"st_send_post"}, 0},
     {"large message", 2, message_begin, {sends_large, receives_large}, bad, {"st_recv_finish"}, 0},
+    {"completion", 2, begin, {completes, completes}, bad, {"st_group_complete"}, 0},
+    {"flags of a plan", 2, begin, {unit_done, unit_waits}, bad, {"st_unit_done"}, 0},
+    {"board given up", 2, fail_begin, {board_fails, board_failed}, bad, {"st_board_fail"}, 0},
     {"flag from the host", 2, flag_begin, {raises, awaits}, bad, {"st_flag_write"}, 0},
 };
 
