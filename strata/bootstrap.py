@@ -227,6 +227,7 @@ def _inherited(options: config.Config) -> int | None:
             view = space.Context.attach(os.dup(fd), options)
             if view.token == options.job:
                 del view
+                os.set_inheritable(options.job_fd, False)  # what this die starts is no die of the job
                 return fd
         except errors.StrataError:
             pass

@@ -142,7 +142,7 @@ cdef extern from "st_ctx.h" nogil:
         st_follow *follow
         uint32_t *latencies
         uint64_t control_bytes
-        st_header *header
+        st_header job
         st_reduce_fn *reduce
         st_reduce_partial_fn *reduce_partial
         st_accumulate_fn *accumulate

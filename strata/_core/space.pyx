@@ -154,8 +154,8 @@ cdef class Context:
             raise errors.from_status(rc, what, errno=errno)
         self.attached = True
         self.config = config
-        self.token = (self.ctx.header.token[0].to_bytes(8, "little")
-                      + self.ctx.header.token[1].to_bytes(8, "little")).hex()
+        self.token = (self.ctx.job.token[0].to_bytes(8, "little")
+                      + self.ctx.job.token[1].to_bytes(8, "little")).hex()
         self.ctx.wait.poll = _poll_signals
         self.ctx.wait.arg = NULL
         self.ctx.wait.poll_ns = <uint64_t>(config.poll_ms * 1e6)
@@ -368,11 +368,11 @@ cdef class Context:
 
     rank = property(lambda self: (<Context>self).ctx.rank)
     ndies = property(lambda self: (<Context>self).ctx.ndies)
-    hbm_bytes = property(lambda self: (<Context>self).ctx.header.hbm_bytes)
+    hbm_bytes = property(lambda self: (<Context>self).ctx.job.hbm_bytes)
     base = property(lambda self: (<Context>self).ctx.base)
     segment_bytes = property(lambda self: (<Context>self).ctx.seg_bytes)
     control_bytes = property(lambda self: (<Context>self).ctx.control_bytes)
-    mailbox_bytes = property(lambda self: (<Context>self).ctx.header.mailbox_bytes)
+    mailbox_bytes = property(lambda self: (<Context>self).ctx.job.mailbox_bytes)
     frames_left = property(lambda self: (<Context>self).ctx.frames_left)
     segment = property(lambda self: st_segment(&(<Context>self).ctx, (<Context>self).ctx.rank))
 

@@ -8,8 +8,10 @@ pieces while the other dies wait.
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
+import stat
 import time
 from collections import deque
 from collections.abc import Callable
@@ -44,12 +46,35 @@ class Tail:
         return b"".join(data for stream, data in self._pieces if stream in streams).splitlines()
 
 
+def _opened(path: str) -> int:
+    """An empty file at ``path``.  PermissionError: another user, in whose directory this may be, has put a link or a
+    file of their own there, which would be overwritten, or read by them."""
+    friends = os.geteuid(), 0
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    cure = "another user's, so nothing is written there: remove it, or name another --log-dir"
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        if os.lstat(path).st_uid not in friends:
+            raise PermissionError(errno.EPERM, f"a link that is {cure}", path) from None
+        fd = os.open(path, flags, 0o666)
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode):
+        if found.st_uid not in friends:
+            os.close(fd)
+            raise PermissionError(errno.EPERM, f"a file that is {cure}", path)
+        os.ftruncate(fd, 0)
+    return fd
+
+
 class Log:
     """A file of --log-dir."""
 
     def __init__(self, path: str, failed: Callable[[str, OSError], None]) -> None:
         self.path = path
-        self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        self.fd = _opened(path)
         self._failed = failed
         self._broken = False
 

@@ -44,7 +44,7 @@ class Collector:
             link, _ = self._socket.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
             return False
-        with link, contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with link, contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             uid = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[1]
             if uid == os.geteuid():
                 link.settimeout(PATIENCE)

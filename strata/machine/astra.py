@@ -13,12 +13,12 @@ whose links carry what passes through, and third dimensions, since a die has two
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from pathlib import Path
 from typing import Any
 
 from strata.errors import InvalidArgument
+from strata.machine.constants import shown
 from strata.machine.description import Machine, load
 from strata.plan.records import TIER_NAMES
 from strata.plan.topology import L1, L2, LOCAL, SIO
@@ -82,10 +82,11 @@ def _loaded(where: str) -> dict[str, Any]:
         found = yaml.safe_load(Path(where).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"network {where} cannot be read: {error}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError, ArithmeticError, AttributeError,
+            TypeError) as error:  # fmt: skip
         raise InvalidArgument(f"{where} is no YAML: {error}") from None
     if not isinstance(found, dict) or set(found) != set(KEYS):
-        keys = sorted(map(str, found)) if isinstance(found, dict) else found
+        keys = shown(sorted(map(shown, found)) if isinstance(found, dict) else found)
         raise InvalidArgument(f"{where}: a network has {', '.join(KEYS)}, and no others; this has {keys}")
     return found
 
@@ -102,7 +103,7 @@ def _dimensions(where: str, found: dict[str, Any]) -> list[_Dimension]:
     for block, npus, gib, ns in zip(*(lists[key] for key in KEYS), strict=True):
         if not isinstance(block, str) or block not in LINKS:
             why = "what passes through its NPUs has no counterpart; " if block == "Ring" else ""
-            raise InvalidArgument(f"{where}: topology {block!r}: {why}{' or '.join(LINKS)} is expected")
+            raise InvalidArgument(f"{where}: topology {shown(block)}: {why}{' or '.join(LINKS)} is expected")
         _number(where, "npus_count", npus, 2, 1 << 16, int)
         _number(where, "bandwidth", gib, 1e-3, 1e9, float)
         _number(where, "latency", ns, 0, 1e9, float)
@@ -112,6 +113,6 @@ def _dimensions(where: str, found: dict[str, Any]) -> list[_Dimension]:
 
 def _number(where: str, key: str, value: Any, least: float, most: float, kind: type) -> None:
     kinds = (int,) if kind is int else (int, float)
-    if type(value) not in kinds or not math.isfinite(value) or not least <= value <= most:
+    if type(value) not in kinds or not least <= value <= most:  # NaN is not
         what = "a whole number" if kind is int else "a number"
-        raise InvalidArgument(f"{where}: {key} {value!r}: {what} from {least:g} to {most:g} is expected")
+        raise InvalidArgument(f"{where}: {key} {shown(value)}: {what} from {least:g} to {most:g} is expected")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 import sys
 from collections.abc import Mapping
 from dataclasses import Field
@@ -28,6 +29,13 @@ KINDS: dict[str, type] = {"int": int, "float": float, "bool": bool}
 WORDS = {int: "a whole number", float: "a number", bool: "true or false,"}
 
 
+def shown(value: Any) -> str:
+    """A value from a file, in few words: it may be of thousands of digits, or nested in itself."""
+    if type(value) is int and value.bit_length() > 10000:  # Python does not write such
+        return f"a number of {value.bit_length()} bits"
+    return reprlib.repr(value)
+
+
 def checked(where: str, name: str, known: Field[Any], value: Any) -> Any:
     """A constant of its field's type, within its range."""
     kind = KINDS[str(known.type)]
@@ -35,7 +43,8 @@ def checked(where: str, name: str, known: Field[Any], value: Any) -> Any:
         value = float(value)
     least, most = known.metadata["least"], known.metadata["most"]
     if type(value) is not kind or (kind is float and not math.isfinite(value)) or not least <= value <= most:
-        raise InvalidArgument(f"{where}: {name} is {value!r}: {WORDS[kind]} from {least:g} to {most:g} is expected")
+        wanted = f"{WORDS[kind]} from {least:g} to {most:g} is expected"
+        raise InvalidArgument(f"{where}: {name} is {shown(value)}: {wanted}")
     return value
 
 
@@ -47,10 +56,10 @@ def values(where: str, prefix: str, known: Mapping[str, Field[Any]], table: dict
         name = prefix + key
         if not isinstance(entry, dict) or set(entry) != {"value", "grade", "source"}:
             form = "{ value = ..., grade = ..., source = ... }"
-            raise InvalidArgument(f"{where}: {name} is {entry!r}, not {form}")
+            raise InvalidArgument(f"{where}: {name} is {shown(entry)}, not {form}")
         grade, source = entry["grade"], entry["source"]
         if not isinstance(grade, str) or grade not in GRADES or not isinstance(source, str) or not source.strip():
-            raise InvalidArgument(f"{where}: {name} has grade {grade!r} and source {source!r}: a grade of "
+            raise InvalidArgument(f"{where}: {name} has grade {shown(grade)} and source {shown(source)}: a grade of "
                                   f"{', '.join(GRADES)} and a text are expected")  # fmt: skip
         found[key] = checked(where, name, known[key], entry["value"])
         sources[name] = grade, source
@@ -61,7 +70,7 @@ def parsed(text: str, where: str) -> dict[str, Any]:
     """TOML; InvalidArgument if it is none."""
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits, too
         raise InvalidArgument(f"{where} is no TOML: {error}") from None
 
 

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from strata.errors import StrataError, writing
+from strata.plan.archive import WRONG, npy
 from strata.plan.records import PLAN_VERSION
 from strata.plan.spec import Spec, normal
 
@@ -63,8 +64,7 @@ def load_all(file: File) -> list[Plan]:
         return _read_npz(data) if data[:2] == b"PK" else _read_json(data)
     except StrataError:
         raise
-    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError, EOFError, OSError,
-            SyntaxError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:  # fmt: skip
+    except WRONG as error:
         _fail(f"not a plan: {error!r}"[:300], error)
 
 
@@ -187,20 +187,10 @@ def _read_npz(data: bytes) -> list[Plan]:
 
 
 def _npy(name: str, data: bytes) -> np.ndarray:
-    """An array whose bytes are all there; numpy would make room for whatever the shape says."""
-    stream = io.BytesIO(data)
-    if np.lib.format.read_magic(stream) != (1, 0):
-        _fail(f"not a plan: {name[:40]} is no array of npy version 1.0")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    if fortran and len(shape) > 1 or dtype.hasobject:
-        _fail(f"not a plan: {name[:40]} is stored by columns, or has objects")
-    rest = data[stream.tell() :]
-    size = dtype.itemsize
-    for extent in shape:
-        size *= extent
-    if size != len(rest) or not dtype.itemsize or any(extent < 0 for extent in shape):
-        _fail(f"not a plan: {name[:40]} has {len(rest)} bytes, not those of its shape")
-    return np.frombuffer(rest, dtype).reshape(shape)
+    try:
+        return npy(name, data)
+    except ValueError as error:
+        _fail(f"not a plan: {error}", error)
 
 
 def _from_npz(name: str, value: Any, dtype: np.dtype) -> np.ndarray:

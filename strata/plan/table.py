@@ -59,7 +59,7 @@ class Table:
             return cls(str(found["name"]), [_row(row) for row in found["rows"]])
         except InvalidArgument:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             raise InvalidArgument(f"{file} is not a table for selection ({error}); strata tune makes one") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
@@ -102,12 +103,21 @@ def _constants(where: str, kind: type, table: Any, sources: dict[str, tuple[str,
     return kind(**c.values(where, "", known, table, sources))
 
 
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "ratio": ((int, float), "a number above 0"), "switches": ((dict,), "a table"),
+}  # fmt: skip
+
+
 def _published(where: str, rows: Any) -> tuple[Published, ...]:
     names = {f.name for f in dataclasses.fields(Published)}
     found: list[Published] = []
-    for row in rows:
+    for row in rows if isinstance(rows, list) else [rows]:
         if not isinstance(row, dict) or set(row) != names:
-            raise InvalidArgument(f"{where}: [[published]] has {row!r}; it needs {', '.join(sorted(names))}")
+            raise InvalidArgument(f"{where}: [[published]] has {c.shown(row)}; it needs {', '.join(sorted(names))}")
+        for name, value in row.items():
+            kinds, what = KINDS.get(name, ((str,), "a text"))
+            if type(value) not in kinds or (name == "ratio" and not 0 < value < math.inf):
+                raise InvalidArgument(f"{where}: [[published]] has {name} = {c.shown(value)}: {what} is expected")
         made = Published(**{**row, "ratio": float(row["ratio"])})
         if made.against not in {p.name for p in found} | {made.name}:
             raise InvalidArgument(f"{where}: {made.name!r} is against {made.against!r}, which is no row before it")
@@ -125,7 +135,7 @@ def parse(text: str, where: str, kinds: dict[str, type]) -> Description:
     texts = {key: data[key] for key in ("name", "title", "kind", "machine")}
     for key, value in texts.items():
         if not isinstance(value, str):
-            raise InvalidArgument(f"{where}: {key} is {value!r}, not a text")
+            raise InvalidArgument(f"{where}: {key} is {c.shown(value)}, not a text")
     if texts["kind"] not in kinds:
         raise InvalidArgument(f"{where}: kind {texts['kind']!r} is not known; there are {', '.join(kinds)}")
     sources: dict[str, tuple[str, str]] = {}

@@ -118,6 +118,8 @@ static inline int dies_cas_64(uint64_t *p, uint64_t old, uint64_t v)
 
 #if defined(ST_TSAN) || defined(__SANITIZE_ADDRESS__)
 enum { DIES_SLOW = 4 }; /* rounds are divided by this */
+#elif defined(ST_EMULATED)
+enum { DIES_SLOW = 8 }; /* each instruction is some ten */
 #else
 enum { DIES_SLOW = 1 };
 #endif

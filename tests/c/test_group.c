@@ -70,13 +70,15 @@ struct scene {
     uint64_t wrote, stayed; /* how often a writer was let in, or kept out */
 };
 
+static int reason(uint32_t member) { return ST_EREG + (int)member % 3; } /* EREG, ENOJOB, EABI: whatever, but a status */
+
 /* The published failure is whole, and all members read the same. */
 static void read_failure(struct st_group *g, int status)
 {
     struct st_group_header *h = g->header;
     uint32_t by = h->fail_by;
 
-    CHECK(by < g->n && (int)h->fail_status == status && status == 20 + (int)by);
+    CHECK(by < g->n && (int)h->fail_status == status && status == reason(by));
     CHECK(h->fail_number == 1000 + by && h->fail_desc == 7ull * by && h->fail_phase == by % 3);
     for (uint32_t i = 0; i < ST_MASK_WORDS; i++)
         CHECK(h->fail_mask[i] == (by + 1ull) << i);
@@ -96,7 +98,7 @@ static void fail_at_once(struct die *die)
     for (r = 0; r < s->rounds; r++) {
         pthread_barrier_wait(&s->all);
         if ((r + die->rank) % 3) {
-            rc = st_group_fail(g, 20 + (int)die->rank, die->rank % 3, 7ull * die->rank, mask);
+            rc = st_group_fail(g, reason(die->rank), die->rank % 3, 7ull * die->rank, mask);
         } else {
             while ((rc = st_group_failed(g)) == ST_OK)
                 sched_yield();

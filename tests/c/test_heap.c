@@ -412,6 +412,12 @@ static void *mingle(void *arg)
     return NULL;
 }
 
+#ifdef ST_EMULATED
+enum { HEAP_SLOW = 8 };
+#else
+enum { HEAP_SLOW = 1 };
+#endif
+
 static void test_threads(uint64_t seed, uint64_t rounds)
 {
     struct bed *b = bed_open(256, 64, 8 * PAGE);
@@ -490,8 +496,8 @@ int main(int argc, char **argv)
     else
         printf("test_heap: MADV_WIPEONFORK does nothing here (an emulator): not tested\n");
     test_fork(0);
-    test_threads(seed, 1500);
-    test_exact_fit_threads(1500);
+    test_threads(seed, 1500 / HEAP_SLOW);
+    test_exact_fit_threads(1500 / HEAP_SLOW);
     printf("test_heap: ok\n");
     return 0;
 }

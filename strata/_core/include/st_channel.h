@@ -17,6 +17,7 @@ struct st_p2p {
     struct st_unexpected *first; /* from this peer, oldest first */
     struct st_unexpected **last; /* NULL: not used yet */
     uint64_t channel;            /* address of the incoming channel, once checked */
+    uint64_t out;                /* of this die's own to the peer */
 };
 
 static inline struct st_channel *st_channel_at(uint64_t va) { return (struct st_channel *)(uintptr_t)va; }
@@ -29,6 +30,7 @@ static inline uint64_t *st_channel_word(struct st_group *g, uint32_t from, uint3
 /* Publishes a zeroed channel to dst in this die's memory. */
 static inline void st_channel_open(struct st_group *g, uint32_t dst, uint64_t va)
 {
+    g->p2p[dst].out = va;
     st_channel_at(va)->magic = ST_MAGIC;
     ST_FAULT(CHANNEL_BEFORE);
     st_store_seqcst_64(st_channel_word(g, g->me, dst), va); /* pairs with st_channel_from */

@@ -123,6 +123,8 @@ static inline void st_request_bases(struct st_group *g, struct st_request *r)
             b->va[ST_BUF_SCRATCH] = line->u.at.scratch;
         }
     }
+    if (!r->plan->mailbox) /* not what the line says of it: others could have written there */
+        g->bases[g->me].va[ST_BUF_SRC] = (uint64_t)(uintptr_t)r->src;
     g->bases[g->me].va[ST_BUF_OUT] = (uint64_t)(uintptr_t)r->out;
     g->bases[g->me].va[ST_BUF_SCRATCH] = (uint64_t)(uintptr_t)r->scratch;
 }

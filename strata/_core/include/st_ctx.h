@@ -92,6 +92,8 @@ struct st_ctx {
     struct st_export *exports; /* [ndies][ST_EXPORT_SLOTS], shared */
     struct st_foreign *foreign; /* [ndies][ST_FOREIGN_SLOTS], shared */
     struct st_rendezvous *rendezvous;
+    /* what the header said when it was checked: it is not read again */
+    struct st_header job;
     uint64_t base; /* of the VA window, 0 until agreed */
     uint64_t seg_bytes;
     uint64_t seg_pages;
@@ -102,6 +104,7 @@ struct st_ctx {
     /* private tables */
     uint64_t *shadow; /* [ndies][seg_pages]: page table word that is mapped here; own: what is to be published */
     uint64_t *ready;  /* [ndies][ready_words], bitmaps: mapped here, for reading and writing */
+    uint64_t *readable; /* [ready_words], of own pages: those, and what may be read only */
     uint64_t ready_words;
     struct st_follow *follow; /* [ndies] */
     uint64_t *frame_used;     /* bitmap of own HBM, quarantine included */
@@ -178,17 +181,21 @@ static inline struct st_log_record *st_log(const struct st_ctx *ctx, uint32_t di
     return ctx->logs + (uint64_t)die * ST_LOG_RECORDS;
 }
 
+static inline void st_ready_mark(uint64_t *ready, uint64_t page, int value)
+{
+    uint64_t *word = ready + (page >> 6), bit = 1ull << (page & 63), w = st_load_relaxed_64(word);
+
+    st_store_release_64(word, value ? w | bit : w & ~bit); /* pairs with st_ready_range */
+}
+
 /* The ready bits of a die's pages; set under the lock that guards its mappings here. */
 static inline void st_ready_set(const struct st_ctx *ctx, uint32_t die, uint64_t page, int value)
 {
-    uint64_t *word = st_ready(ctx, die) + (page >> 6), bit = 1ull << (page & 63), w = st_load_relaxed_64(word);
-
-    st_store_release_64(word, value ? w | bit : w & ~bit); /* pairs with st_ready_all */
+    st_ready_mark(st_ready(ctx, die), page, value);
 }
 
-static inline int st_ready_all(const struct st_ctx *ctx, uint32_t die, uint64_t first, uint64_t last)
+static inline int st_ready_range(const uint64_t *ready, uint64_t first, uint64_t last)
 {
-    const uint64_t *ready = st_ready(ctx, die);
     uint64_t k, want;
 
     for (k = first >> 6; k <= last >> 6; k++) {
@@ -197,10 +204,21 @@ static inline int st_ready_all(const struct st_ctx *ctx, uint32_t die, uint64_t 
             want &= ~0ull << (first & 63);
         if (k == last >> 6)
             want &= ~0ull >> (63 - (last & 63));
-        if ((st_load_acquire_64(&ready[k]) & want) != want) /* pairs with st_ready_set */
+        if ((st_load_acquire_64(&ready[k]) & want) != want) /* pairs with st_ready_mark */
             return 0;
     }
     return 1;
+}
+
+static inline int st_ready_all(const struct st_ctx *ctx, uint32_t die, uint64_t first, uint64_t last)
+{
+    return st_ready_range(st_ready(ctx, die), first, last);
+}
+
+/* May own pages be touched?  By what this die has mapped, not by its table, where others could have written. */
+static inline int st_ready_own(const struct st_ctx *ctx, uint64_t first, uint64_t last, int writes)
+{
+    return st_ready_range(writes ? st_ready(ctx, ctx->rank) : ctx->readable, first, last);
 }
 
 /* World rank of the die whose segment holds va, or -1. */

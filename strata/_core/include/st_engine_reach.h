@@ -24,12 +24,14 @@ static inline int st_engine_sound(struct st_ctx *ctx, const struct st_range *r)
     uint64_t offset = r->va - st_segment(ctx, die), i, w;
     uint64_t first = offset >> ST_PAGE_SHIFT, last = (offset + r->bytes - 1) >> ST_PAGE_SHIFT;
 
-    if ((own || st_load_acquire_64(&ctx->follow[die].passed) == st_log_head(ctx, die)) && /* pairs with st_shadow_follow */
+    if (own)
+        return st_ready_own(ctx, first, last, (int)r->writes);
+    if (st_load_acquire_64(&ctx->follow[die].passed) == st_log_head(ctx, die) && /* pairs with st_shadow_follow */
         st_ready_all(ctx, die, first, last))
         return 1;
     for (i = first; i <= last; i++) {
         w = st_load_acquire_64(&st_table(ctx, die)[i]); /* pairs with st_pages_publish */
-        if (!st_page_allows(w, (int)r->writes) || (!own && w != st_load_relaxed_64(&st_shadow(ctx, die)[i])))
+        if (!st_page_allows(w, (int)r->writes) || w != st_load_relaxed_64(&st_shadow(ctx, die)[i]))
             return 0;
     }
     return 1;
@@ -83,14 +85,14 @@ static inline int st_engine_reach_flag(struct st_engine *e, const struct st_desc
 {
     int gate = d->type == ST_SDMA_GATE, rc;
     uint64_t at = gate ? d->src : d->dst, back = 4 * (uint64_t)d->wake;
-    uint64_t world = st_group_bytes(e->ctx->ndies, e->ctx->header->mailbox_bytes);
+    uint64_t world = st_group_bytes(e->ctx->ndies, e->ctx->job.mailbox_bytes);
 
     if (at % 8 || back > at || d->wake == 1) /* the word and its sleepers are 8 bytes */
         return ST_EINVAL;
     if (d->flags & ST_SDMA_WORLD) {
         if (at > world - 8)
             return ST_EREG;
-        *flag = (uint64_t *)(void *)(e->ctx->control + e->ctx->header->world_off + at);
+        *flag = (uint64_t *)(void *)(e->ctx->control + e->ctx->job.world_off + at);
         return ST_OK;
     }
     *flag = (uint64_t *)(uintptr_t)at;

@@ -100,7 +100,7 @@ static inline int st_unit_run(const struct st_run *r, const struct st_unit *u)
 {
     struct st_group *g = r->g;
     const struct st_plan *p = r->p;
-    void **at = r->at, **to = at + p->max_operands;
+    void **at = r->at, **to;
     uint64_t size;
     uint32_t d;
     int rc = ST_OK;
@@ -111,6 +111,7 @@ static inline int st_unit_run(const struct st_run *r, const struct st_unit *u)
         return r->rows ? st_rows_unit(g, p, u, r->rows) : ST_EINVAL;
     if (!p->mailbox && (rc = st_group_failed(g)) != ST_OK)
         return rc; /* somebody has given up: it may have its buffers back */
+    to = at + p->max_operands;
     rc = st_resolve(g, p, u, p->operands + u->src_first, u->nsrc, 0, at);
     if (rc == ST_OK)
         rc = st_resolve(g, p, u, p->operands + u->dst_first, u->ndst, 1, to);
@@ -154,14 +155,41 @@ static inline int st_core_run(const struct st_run *r, uint64_t *next, uint64_t e
     return ST_OK;
 }
 
+/* Does a core of this thread wait for a flag of a member that says that it is done, and so must have raised it? */
+static inline int st_run_stuck(const struct st_run *r, uint64_t alone)
+{
+    const struct st_plan *p = r->p;
+    uint32_t cores = st_plan_cores(p), c;
+    uint64_t at;
+
+    for (c = r->first; c < cores; c += r->stride) {
+        const struct st_unit *u;
+
+        at = cores > 1 ? p->next[c] : alone;
+        if (at >= (p->core_begin ? p->core_begin[c + 1] : p->nunits))
+            continue;
+        u = &p->units[at];
+        if (u->wait_flag >= 0 && (uint32_t)u->wait_peer != r->g->me &&
+            st_here(r->g, ST_PHASE_EXECUTION, r->number, (uint32_t)u->wait_peer) && !st_unit_ready(r->g, u, r->number))
+            return 1;
+    }
+    return 0;
+}
+
 /* No core of this thread can go on. */
-static inline int st_run_wait(const struct st_run *r)
+static inline int st_run_wait(const struct st_run *r, uint64_t alone)
 {
     int rc = st_wait_step(r->waiter);
 
     if (r->stopped && st_load_acquire_32(r->stopped)) /* pairs with st_crew_give_up */
         return ST_EBROKEN;
-    return rc == ST_OK ? ST_OK : st_group_look(r->g, ST_PHASE_EXECUTION, r->number, rc);
+    if (rc == ST_OK)
+        return ST_OK;
+    rc = st_group_look(r->g, ST_PHASE_EXECUTION, r->number, rc);
+    if (rc != ST_OK || !st_run_stuck(r, alone))
+        return rc;
+    rc = st_group_failed(r->g); /* who gives up says so first, and then that it is done */
+    return rc == ST_OK ? ST_ECORRUPT : rc; /* nobody is missing: such a flag would be waited for for ever */
 }
 
 /* Runs this thread's cores. */
@@ -184,7 +212,7 @@ static inline int st_run_cores(const struct st_run *r)
         }
         if (moved)
             st_wait_again(r->waiter);
-        else if (waiting && (rc = st_run_wait(r)) != ST_OK)
+        else if (waiting && (rc = st_run_wait(r, alone)) != ST_OK)
             return rc;
     } while (waiting);
     return ST_OK;

@@ -56,13 +56,14 @@ static inline int st_plan_check_rows(const struct st_plan *p, const struct st_un
 {
     const struct st_operand *src = p->operands + u->src_first, *dst = p->operands + u->dst_first;
     uint64_t count = u->bytes / u->row * (u->kind == ST_UNIT_COMBINE ? u->total : 1), k, e, from;
-    const uint64_t *entry = p->rows + u->index;
+    const uint64_t *entry;
 
     if (u->index > p->nrows || count > p->nrows - u->index || dst->offset % u->row)
         return ST_EINVAL;
     for (k = 0; k < u->nsrc; k++)
         if (src[k].offset % u->row)
             return ST_EINVAL;
+    entry = p->rows + u->index;
     for (k = 0; k < count; k++) {
         e = entry[k];
         from = 0;

@@ -164,7 +164,7 @@ static inline void st_flight_late(const struct st_ctx *ctx)
 /* The recorder of this die, from its first moment on; what an earlier process of this rank had in progress is lost. */
 static inline void st_flight_open(struct st_ctx *ctx, uint32_t rank)
 {
-    struct st_flight *f = (struct st_flight *)(void *)(ctx->control + ctx->header->flight_off) + rank;
+    struct st_flight *f = (struct st_flight *)(void *)(ctx->control + ctx->job.flight_off) + rank;
     uint64_t s;
     uint32_t k;
 

@@ -57,7 +57,7 @@ static inline int st_foreign_map(struct st_ctx *ctx, uint32_t die, uint64_t va, 
     char path[64];
 
     ST_FAULT(FOREIGN_FOLLOWED);
-    if (page << ST_PAGE_SHIFT >= bytes || offset > INT64_MAX - bytes || offset % 4096)
+    if (page << ST_PAGE_SHIFT >= bytes || bytes > INT64_MAX || offset > INT64_MAX - bytes || offset % 4096)
         return ST_ECORRUPT;
     snprintf(path, sizeof path, "/proc/%u/fd/%u", st_load_relaxed_32(&ctx->dies[die].pid),
              st_load_relaxed_32(&f->fd));

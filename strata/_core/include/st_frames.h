@@ -75,7 +75,7 @@ static inline int st_table_reserve(struct st_ctx *ctx, uint64_t to)
         return ST_OK;
     to = (to + 511) / 512 * 512;
     to = to < ctx->seg_pages ? to : ctx->seg_pages;
-    at = ctx->header->control_offset + (uint64_t)((uint8_t *)(st_table(ctx, ctx->rank) + from) - ctx->control);
+    at = ctx->job.control_offset + (uint64_t)((uint8_t *)(st_table(ctx, ctx->rank) + from) - ctx->control);
     if (st_fallocate_quiet(ctx, at, 8 * (to - from)) != 0)
         return errno == ENOSPC || errno == ENOMEM || errno == EDQUOT ? ST_ENOMEM : ST_ESYS;
     ST_FAULT(TABLE_RESERVED);

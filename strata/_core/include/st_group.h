@@ -57,10 +57,9 @@ struct st_group {
 static inline int st_group_bind(struct st_group *g, uint8_t *memory, uint64_t bytes)
 {
     struct st_group_header *h = (struct st_group_header *)memory;
+    uint64_t mailbox = g->ctx->job.mailbox_bytes, all = st_group_bytes(g->n, mailbox);
 
-    if (bytes < sizeof *h || h->magic != ST_MAGIC || h->nmembers != g->n ||
-        h->mailbox_bytes != g->ctx->header->mailbox_bytes ||
-        h->bytes != st_group_bytes(g->n, h->mailbox_bytes) || h->bytes > bytes)
+    if (bytes < all || h->magic != ST_MAGIC || h->nmembers != g->n || h->mailbox_bytes != mailbox || h->bytes != all)
         return ST_EABI;
     if (memcmp(memory + st_group_ranks_off(), g->ranks, 4 * (size_t)g->n) != 0)
         return ST_EABI;
@@ -71,7 +70,7 @@ static inline int st_group_bind(struct st_group *g, uint8_t *memory, uint64_t by
     g->flags = (uint64_t *)(memory + st_group_flags_off(g->n));
     g->channels = (uint64_t *)(memory + st_group_channels_off(g->n));
     g->mailboxes = memory + st_group_mailboxes_off(g->n);
-    g->mailbox_bytes = h->mailbox_bytes;
+    g->mailbox_bytes = mailbox;
     g->number = 0;
     g->policy = g->ctx->wait;
     if (pthread_mutex_init(&g->lock, NULL) != 0 || pthread_mutex_init(&g->p2p_lock, NULL) != 0)
@@ -148,7 +147,7 @@ static inline int st_group_fail(struct st_group *g, int status, uint32_t phase, 
     while (!st_cas_acq_rel_32(&h->fail_state, state, ST_FAIL_CLAIM(g->me))) { /* pairs with st_group_failed */
         state = st_fail_wait(g);
         if (state == ST_FAIL_PUBLISHED)
-            return (int)st_load_relaxed_32(&h->fail_status);
+            return st_status_of(st_load_relaxed_32(&h->fail_status));
         if (state == ST_FAIL_NONE)
             return ST_EBROKEN;
     }
@@ -173,7 +172,7 @@ static int st_group_settled(struct st_group *g)
     uint32_t state = st_fail_wait(g);
 
     if (state == ST_FAIL_PUBLISHED)
-        return (int)st_load_relaxed_32(&g->header->fail_status);
+        return st_status_of(st_load_relaxed_32(&g->header->fail_status));
     if (state == ST_FAIL_NONE)
         return ST_EBROKEN;
     st_mask_set(mask, state >> 8); /* what it wanted to say died with it */

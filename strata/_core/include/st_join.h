@@ -31,11 +31,11 @@ static inline uint64_t st_window_probe(struct st_ctx *ctx)
     uint32_t i, j;
 
     for (i = 0; i < ST_NCANDIDATES; i++) {
-        for (j = 0; j < i && ctx->header->candidates[j] != ctx->header->candidates[i]; j++) {
+        for (j = 0; j < i && ctx->job.candidates[j] != ctx->job.candidates[i]; j++) {
         }
         /* Overlapping candidates fail each other; each is tried by itself and let go. */
-        if (j == i && st_window_reserve(ctx->header->candidates[i], bytes)) {
-            munmap((void *)(uintptr_t)ctx->header->candidates[i], bytes);
+        if (j == i && st_window_reserve(ctx->job.candidates[i], bytes)) {
+            munmap((void *)(uintptr_t)ctx->job.candidates[i], bytes);
             mask |= 1ull << i;
         }
     }
@@ -47,6 +47,8 @@ static inline int st_space_unmap(struct st_ctx *ctx)
 {
     if (ctx->shadow)
         munmap(ctx->shadow, ctx->private_bytes);
+    if (ctx->mark)
+        munmap((void *)(uintptr_t)ctx->mark, 4096);
     if (ctx->control)
         munmap(ctx->control, ctx->control_bytes);
     if (ctx->fd >= 0)
@@ -173,7 +175,7 @@ static inline int st_space_agree(struct st_ctx *ctx, uint64_t timeout_ns, uint32
         }
         return ST_EREG;
     }
-    ctx->base = ctx->header->candidates[__builtin_ctzll(mask)];
+    ctx->base = ctx->job.candidates[__builtin_ctzll(mask)];
     if (!ctx->shared_window && !st_window_reserve(ctx->base, ctx->seg_bytes * ctx->ndies)) {
         ctx->base = 0;
         *missing = ctx->rank;

@@ -27,7 +27,7 @@ static inline struct flock st_live_lock(const struct st_ctx *ctx, uint32_t die, 
     memset(&lock, 0, sizeof lock);
     lock.l_type = type;
     lock.l_whence = SEEK_SET;
-    lock.l_start = (off_t)(ctx->header->object_bytes + die);
+    lock.l_start = (off_t)(ctx->job.object_bytes + die);
     lock.l_len = 1;
     return lock;
 }

@@ -24,13 +24,13 @@ static inline int st_send_self(struct st_group *g, struct st_transfer *t)
 
 static inline struct st_reply *st_send_reply(struct st_group *g, const struct st_transfer *t)
 {
-    return &st_channel_at(st_load_relaxed_64(st_channel_word(g, g->me, t->peer)))->reply[t->m.reply];
+    return &st_channel_at(g->p2p[t->peer].out)->reply[t->m.reply];
 }
 
 static inline int st_send_post(struct st_group *g, struct st_transfer *t)
 {
     struct st_p2p *p = &g->p2p[t->peer];
-    struct st_channel *c = st_channel_at(st_load_relaxed_64(st_channel_word(g, g->me, t->peer)));
+    struct st_channel *c = st_channel_at(p->out);
     uint32_t i = (uint32_t)(p->head % ST_CHANNEL_SLOTS);
     struct st_message *m = &c->slot[i];
     uint32_t kind = t->bytes <= ST_EAGER_BYTES ? ST_MSG_EAGER : ST_MSG_RENDEZVOUS;

@@ -30,6 +30,7 @@ static inline void st_pages_publish(struct st_ctx *ctx, uint64_t at, uint64_t n)
     for (i = at; i < at + n; i++) { /* pairs with st_shadow_sync, st_ensure_mapped */
         st_store_release_64(&table[i], own[i]);
         ST_FAULT(WORD_AFTER);
+        st_ready_mark(ctx->readable, i, ST_PTE_STATE(own[i]) == ST_PAGE_MAPPED || ST_PTE_STATE(own[i]) == ST_PAGE_READ);
         st_ready_set(ctx, ctx->rank, i, ST_PTE_STATE(own[i]) == ST_PAGE_MAPPED);
     }
 }
@@ -53,13 +54,13 @@ static inline uint64_t st_pages_run(const uint64_t *words, uint64_t at, uint64_t
  * The caller holds the lock, and appends the record that is `due`. */
 static inline int st_pages_clear(struct st_ctx *ctx, uint64_t at, uint64_t n, uint64_t due)
 {
-    uint64_t *table = st_table(ctx, ctx->rank), *own = st_shadow(ctx, ctx->rank), i, k, run, w;
+    uint64_t *own = st_shadow(ctx, ctx->rank), i, k, run, w;
     uint32_t still;
     int rc;
 
     for (i = at; i < at + n; i += run) {
-        w = st_load_relaxed_64(&table[i]);
-        run = st_pages_run(table, i, at + n);
+        w = own[i];
+        run = st_pages_run(own, i, at + n);
         if (ST_PTE_STATE(w) == ST_PAGE_FREE)
             continue;
         still = st_still_begin(ctx, st_page_va(ctx, i), run);
@@ -121,7 +122,7 @@ static inline void st_frames_untake(struct st_ctx *ctx, uint64_t at, uint64_t n)
         st_frames_freed(ctx, frame, run);
     }
     for (i = at; i < at + n; i++)
-        own[i] = st_load_relaxed_64(&st_table(ctx, ctx->rank)[i]);
+        own[i] = ST_PTE(0, ST_PTE_GEN(own[i]), ST_PAGE_FREE); /* what stands in the table is older, and free */
 }
 
 /* Frames under the unused own pages [at, at + n), all or none; not published. */
@@ -248,12 +249,12 @@ static inline int st_pages_unmap(struct st_ctx *ctx, uint64_t va, uint64_t npage
     if (rc == ST_OK && at + npages > st_table_top(ctx, ctx->rank))
         rc = ST_EINVAL;
     for (i = at; rc == ST_OK && i < at + npages; i++)
-        if (ST_PTE_STATE(st_load_relaxed_64(&st_table(ctx, ctx->rank)[i])) != ST_PAGE_MAPPED)
+        if (ST_PTE_STATE(st_shadow(ctx, ctx->rank)[i]) != ST_PAGE_MAPPED)
             rc = ST_EINVAL;
     if (rc == ST_OK) {
         rc = st_pages_clear(ctx, at, npages, st_log_head(ctx, ctx->rank) + 1);
         for (i = at; i < at + npages; i++)
-            if (ST_PTE_STATE(st_load_relaxed_64(&st_table(ctx, ctx->rank)[i])) == ST_PAGE_FREE)
+            if (ST_PTE_STATE(st_shadow(ctx, ctx->rank)[i]) == ST_PAGE_FREE)
                 st_bits_set(ctx->page_used, i, 1, 0);
         /* After the table has changed: who follows the log up to here finds it changed. */
         st_log_append(ctx, ST_LOG_UNMAP, va, npages);

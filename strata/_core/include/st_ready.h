@@ -21,11 +21,11 @@ static inline int st_ensure_slow(struct st_ctx *ctx, uint32_t die, uint64_t firs
     struct st_flight_record *record = NULL;
     int rc = ST_OK;
 
+    if (die == ctx->rank)
+        return st_ready_own(ctx, first, last, writes) ? ST_OK : ST_EREG;
     for (i = first; i <= last; i++)
         if (!st_page_allows(st_load_acquire_64(&table[i]), writes)) /* pairs with st_pages_publish */
             return ST_EREG;
-    if (die == ctx->rank)
-        return ST_OK;
     begin = st_now_ns();
     pthread_mutex_lock(&ctx->follow[die].map_lock);
     for (i = first; i <= last && rc == ST_OK; i++) {
@@ -95,11 +95,12 @@ static inline int st_is_ready(struct st_ctx *ctx, uint64_t va, uint64_t bytes)
     offset = va - st_segment(ctx, (uint32_t)die);
     if (bytes > ctx->seg_bytes - offset || (offset + bytes - 1) >> ST_PAGE_SHIFT >= st_table_top(ctx, (uint32_t)die))
         return 0;
+    if ((uint32_t)die == ctx->rank)
+        return st_ready_own(ctx, offset >> ST_PAGE_SHIFT, (offset + bytes - 1) >> ST_PAGE_SHIFT, 0);
     for (i = offset >> ST_PAGE_SHIFT; i <= (offset + bytes - 1) >> ST_PAGE_SHIFT; i++) {
         uint64_t w = st_load_acquire_64(&st_table(ctx, (uint32_t)die)[i]); /* pairs with st_pages_publish */
 
-        if (!st_page_allows(w, 0) ||
-            ((uint32_t)die != ctx->rank && w != st_load_relaxed_64(&st_shadow(ctx, (uint32_t)die)[i])))
+        if (!st_page_allows(w, 0) || w != st_load_relaxed_64(&st_shadow(ctx, (uint32_t)die)[i]))
             return 0;
     }
     return 1;

@@ -16,14 +16,23 @@ static inline int st_rendezvous_stale(struct st_ctx *ctx, uint64_t va)
 {
     const uint8_t *memory = (const uint8_t *)(uintptr_t)va;
     const struct st_group_header *h = (const struct st_group_header *)memory;
-    const uint32_t *ranks = (const uint32_t *)(memory + st_group_ranks_off());
-    const struct st_member *m = (const struct st_member *)(memory + st_group_members_off(h->nmembers));
-    uint32_t j;
+    const uint32_t *ranks;
+    const struct st_member *m;
+    uint32_t n, j, rank;
 
-    for (j = 0; j < h->nmembers; j++)
-        if (ranks[j] != ctx->rank && !st_load_acquire_64(&m[j].found) && /* pairs with st_group_found */
-            st_die_alive(ctx, ranks[j]))
+    if (va % 8 || st_owner(ctx, va) != (int64_t)ctx->rank || st_ensure_mapped(ctx, va, sizeof *h, 0) != ST_OK)
+        return 1; /* somebody has overwritten the slot: it leads nowhere */
+    n = h->nmembers;
+    if (n > ctx->ndies || st_ensure_mapped(ctx, va, st_group_flags_off(n), 0) != ST_OK)
+        return 1;
+    ranks = (const uint32_t *)(memory + st_group_ranks_off());
+    m = (const struct st_member *)(memory + st_group_members_off(n));
+    for (j = 0; j < n; j++) {
+        rank = ranks[j];
+        if (rank < ctx->ndies && rank != ctx->rank && !st_load_acquire_64(&m[j].found) && /* pairs with st_group_found */
+            st_die_alive(ctx, rank))
             return 0;
+    }
     return 1;
 }
 
@@ -39,7 +48,7 @@ static inline struct st_rendezvous *st_rendezvous_free(struct st_ctx *ctx)
             st_load_acquire_64(&s[i].attached) >= s[i].readers) /* pairs with st_rendezvous_find */
             return &s[i];
     for (i = 0; i < ST_RENDEZVOUS_SLOTS; i++)
-        if (s[i].va && st_rendezvous_stale(ctx, s[i].va))
+        if (st_load_relaxed_64(&s[i].va) && st_rendezvous_stale(ctx, st_load_relaxed_64(&s[i].va)))
             return &s[i];
     return NULL;
 }
@@ -146,13 +155,13 @@ static inline int st_rendezvous_find(struct st_ctx *ctx, uint32_t leader, const 
     return rc;
 found:
     st_wait_end(&w);
-    rc = *va ? ST_OK : (int)status;
+    rc = *va ? ST_OK : st_status_of(status);
     ST_FAULT(SLOT_FOUND);
     st_flight_waited(ctx, record, rc);
     st_add_seqcst_64(&s[i].attached, 1); /* pairs with st_rendezvous_free */
     ST_FAULT(SLOT_ATTACHED);
     st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
-    if (rc == ST_OK && st_owner(ctx, *va) != (int64_t)leader)
+    if (rc == ST_OK && (*va % ST_LINE || st_owner(ctx, *va) != (int64_t)leader))
         rc = ST_ECORRUPT;
     return rc;
 }
@@ -254,7 +263,7 @@ static inline int st_group_survivors(struct st_group *g, uint64_t round, uint64_
 
 static inline uint8_t *st_world_memory(struct st_ctx *ctx)
 {
-    return ctx->control + ctx->header->world_off;
+    return ctx->control + ctx->job.world_off;
 }
 
 #endif

@@ -90,8 +90,7 @@ static inline void st_sdma_seal(const struct st_ctx *ctx, struct st_descriptor *
 /* The status that a flag was poisoned with. */
 static inline int st_flag_status(uint64_t value)
 {
-    value &= 0xff;
-    return value && value < ST_NSTATUS && value != ST_AGAIN && value != ST_EINTR ? (int)value : ST_ECORRUPT;
+    return st_status_of(value & 0xff);
 }
 
 /* The rings of a die, or NULL: it takes no descriptors. */

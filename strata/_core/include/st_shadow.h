@@ -176,6 +176,10 @@ static inline int st_follow_step(struct st_ctx *ctx, uint32_t die, struct st_pos
     if (!p->rescan_to && (head - p->cursor > ST_LOG_RECORDS || !st_log_read(ctx, die, p->cursor, &r))) {
         p->rescan_to = st_log_head(ctx, die); /* lapped by the writer: the table has it all */
         p->part = 0;
+        if (p->rescan_to < head) { /* no log goes back: without this the way to `head` has no end */
+            p->rescan_to = 0;
+            return ST_ECORRUPT;
+        }
         st_count(&ctx->count.rescans, 1);
     }
     if (p->rescan_to) {

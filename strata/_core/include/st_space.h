@@ -89,6 +89,7 @@ static inline int st_space_header(int fd, struct st_header *h)
 {
     struct st_header want;
     struct stat st;
+    uint32_t i;
 
     if (fstat(fd, &st) != 0)
         return ST_ESYS;
@@ -107,6 +108,9 @@ static inline int st_space_header(int fd, struct st_header *h)
         want.cursors_off != h->cursors_off || want.exports_off != h->exports_off ||
         want.foreign_off != h->foreign_off || want.flight_off != h->flight_off)
         return ST_EABI;
+    for (i = 0; i < ST_NCANDIDATES; i++)
+        if (!h->candidates[i] || h->candidates[i] % ST_PAGE_BYTES || h->candidates[i] >> 56)
+            return ST_EABI;
     return ST_OK;
 }
 
@@ -128,6 +132,7 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
     ctx->control = p;
     ctx->control_bytes = h.control_bytes;
     ctx->header = (struct st_header *)(ctx->control + h.control_bytes - ST_HEADER_BYTES);
+    ctx->job = h;
     ctx->ndies = h.ndies;
     ctx->seg_bytes = h.seg_bytes;
     ctx->seg_shift = (uint32_t)__builtin_ctzll(h.seg_bytes);
@@ -212,6 +217,7 @@ static inline uint64_t st_space_tables(struct st_ctx *ctx, uint8_t *p)
     ctx->ready_words = (ctx->seg_pages + 63) / 64;
     ctx->shadow = st_space_table(p, &at, (uint64_t)ctx->ndies * ctx->seg_pages * 8);
     ctx->ready = st_space_table(p, &at, (uint64_t)ctx->ndies * ctx->ready_words * 8);
+    ctx->readable = st_space_table(p, &at, ctx->ready_words * 8);
     ctx->follow = st_space_table(p, &at, ctx->ndies * sizeof(struct st_follow));
     ctx->frame_used = st_space_table(p, &at, (ctx->hbm_pages + 63) / 64 * 8);
     ctx->page_used = st_space_table(p, &at, ctx->ready_words * 8);

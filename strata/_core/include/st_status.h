@@ -3,6 +3,8 @@
 #ifndef ST_STATUS_H
 #define ST_STATUS_H
 
+#include <stdint.h>
+
 enum st_status {
     ST_OK = 0,
     ST_EINVAL = 1,       /* an argument is out of range */
@@ -26,5 +28,11 @@ enum st_status {
     ST_EFULL = 19,       /* a ring is full, or there are as many as there may be */
     ST_NSTATUS = 20
 };
+
+/* A status that was read from shared memory: of what failed, so ST_OK is none. */
+static inline int st_status_of(uint64_t value)
+{
+    return value && value < ST_NSTATUS && value != ST_AGAIN && value != ST_EINTR ? (int)value : ST_ECORRUPT;
+}
 
 #endif

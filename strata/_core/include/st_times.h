@@ -18,7 +18,7 @@ struct st_board {
     uint64_t *written; /* by die: records put into the lane to it */
     uint64_t *taken;   /* by die: records taken out of its lane to this die */
     uint64_t *lane;    /* by die: address of that lane, checked and mapped; 0: not yet */
-    uint64_t *depth;   /* by die: records that it holds */
+    uint64_t *depth;   /* by die: records that it holds; by this one: that its own lanes hold */
 };
 
 static inline uint64_t st_times_lane_bytes(uint32_t depth)
@@ -36,9 +36,10 @@ static inline struct st_times_record *st_times_records(struct st_times_lane *lan
     return (struct st_times_record *)(lane + 1);
 }
 
-static inline uint64_t st_times_lane_at(const struct st_times *t, uint32_t die)
+/* The own lane to a die.  How deep it is, is not read from what others could overwrite. */
+static inline uint64_t st_times_lane_at(const struct st_board *b, uint32_t die)
 {
-    return (uint64_t)(uintptr_t)t + sizeof *t + die * st_times_lane_bytes(t->depth);
+    return (uint64_t)(uintptr_t)b->own + sizeof *b->own + die * st_times_lane_bytes((uint32_t)b->depth[b->ctx->rank]);
 }
 
 /* Shows the board, in zeroed memory of this die, to the others. */
@@ -47,6 +48,7 @@ static inline void st_times_open(struct st_board *b, uint64_t va, uint32_t depth
     b->own = (struct st_times *)(uintptr_t)va;
     b->own->ndies = b->ctx->ndies;
     b->own->depth = depth;
+    b->depth[b->ctx->rank] = depth;
     b->own->magic = ST_MAGIC;
     st_store_release_64(&b->ctx->dies[b->ctx->rank].times, va); /* pairs with st_times_find */
 }
@@ -90,11 +92,11 @@ static inline struct st_times_lane *st_times_find(struct st_board *b, uint32_t d
 /* Tells a die something.  ST_EFULL: its lane is full. */
 static inline int st_times_put(struct st_board *b, uint32_t die, const struct st_times_record *what)
 {
-    struct st_times_lane *lane = (struct st_times_lane *)(uintptr_t)st_times_lane_at(b->own, die);
-    uint64_t at = b->written[die];
-    struct st_times_record *r = &st_times_records(lane)[at & (b->own->depth - 1)];
+    struct st_times_lane *lane = (struct st_times_lane *)(uintptr_t)st_times_lane_at(b, die);
+    uint64_t at = b->written[die], depth = b->depth[b->ctx->rank];
+    struct st_times_record *r = &st_times_records(lane)[at & (depth - 1)];
 
-    if (at - st_load_acquire_64(&lane->taken) >= b->own->depth) /* pairs with st_times_take */
+    if (at - st_load_acquire_64(&lane->taken) >= depth) /* pairs with st_times_take */
         return ST_EFULL;
     st_store_relaxed_64(&r->channel, what->channel);
     st_store_relaxed_64(&r->number, what->number);

@@ -10,10 +10,8 @@ A trace is an npz archive (``Routing.save``) of
 
 from __future__ import annotations
 
-import io
 import operator
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +19,10 @@ from typing import Any
 import numpy as np
 
 from strata.errors import InvalidArgument, writing
+from strata.plan.archive import WRONG, members
 from strata.plan.moe.placement import MASKED, MAX_SLOTS, Placement
 
+UNPACKED, PACKED = 64 << 20, 64  # bytes that any trace may have unpacked, and times the bytes of its file
 CHUNK = 1 << 12  # tokens drawn at once
 TINY = np.finfo(np.float32).tiny
 FIELDS = {"topk_idx": ("<i4", 2), "tokens": ("<i8", 2), "experts": ("<i8", 0), "note": ("|u1", 1)}
@@ -91,9 +91,9 @@ def load(file: str | os.PathLike[str]) -> Routing:
     with open(file, "rb") as opened:
         data = opened.read()
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            found = {name: archive[name] for name in FIELDS}
-    except (KeyError, ValueError, EOFError, OSError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        every = members(data, max(UNPACKED, PACKED * len(data)))
+        found = {name: every[name] for name in FIELDS}
+    except WRONG as error:
         raise InvalidArgument(f"{os.fspath(file)} is no trace of a routing: {error!r:.200}") from None
     for name, (dtype, ndim) in FIELDS.items():
         if found[name].dtype != np.dtype(dtype) or found[name].ndim != ndim:
@@ -102,7 +102,7 @@ def load(file: str | os.PathLike[str]) -> Routing:
             raise InvalidArgument(f"{os.fspath(file)} is no trace of a routing: {why}")
     tokens, flat = found["tokens"], found["topk_idx"]
     ends = np.cumsum(tokens)
-    if not tokens.size or tokens.min() < 0 or ends[-1] != len(flat):
+    if not tokens.size or tokens.min() < 0 or tokens.max() > len(flat) or ends[-1] != len(flat):
         raise InvalidArgument(f"{os.fspath(file)} is no trace of a routing: it has {len(flat)} tokens, and says others")
     tables = np.split(flat, ends[:-1])
     steps = tuple(tuple(tables[s * tokens.shape[1] : (s + 1) * tokens.shape[1]]) for s in range(len(tokens)))
