@@ -42,6 +42,12 @@ cdef class TimedWork(Work):
         self.done()
         return self.error
 
+    def deliver(self, destination, temporary, result):
+        """As of any Work; what is copied is told when somebody has waited for it."""
+        if self.told is not None:
+            destination, temporary = self.told.delivers(destination, temporary)
+        return Work.deliver(self, destination, temporary, result)
+
     def outcome(self):
         """How the operation ended: "well", "mismatch" or "failed"; None: it goes on.  Never waits."""
         if not st_item_done(&self.item):

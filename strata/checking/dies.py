@@ -6,6 +6,7 @@ Nothing of this is imported, and nothing asks for it, in dies that are not check
 from __future__ import annotations
 
 import atexit
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -59,9 +60,34 @@ def _watch() -> None:
     _set(streams.Stream, "query", _query(streams.Stream.query, lambda s: s.lane and s.lane.last))
     _set(streams.Event, "query", _query(streams.Event.query, lambda e: e.time))
     _set(replaying, "times_of", _times_of)
+    _set(threading.Thread, "start", _starting(threading.Thread.start))
     heap.watch(_set)
     rounds.watch(_set)
     assert registration  # it is watched by memory
+
+
+def _starting(own: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """What a thread does comes after what went before its start."""
+
+    def start(self: threading.Thread) -> None:
+        told, run = recorder.current(), self.run
+        if told is None:
+            own(self)
+            return
+
+        def watched() -> None:
+            try:
+                run()
+            finally:
+                del self.__dict__["run"]
+                if recorder.current() is told:
+                    told.ends()
+
+        told.begins(self)
+        self.run = watched  # type: ignore[method-assign]
+        own(self)
+
+    return start
 
 
 def _kind_of(context: Context) -> type[comm.Group]:

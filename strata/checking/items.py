@@ -13,6 +13,7 @@ from strata._core import memory
 from strata._core.front import OPERATIONS
 from strata.checking import ranges
 from strata.checking.recorder import Recorder
+from strata.checking.traced import plain
 
 __all__ = ["Item", "Lane", "Open", "Place", "Queue", "Track", "bytes_of"]
 
@@ -79,6 +80,7 @@ class Item:
         self.ended = False
         self.site = told.sites.here()
         self.handed = False
+        self.copied: Any = None
         self.after: Callable[[], None] | None = None  # what is told once it went well
         self.undo: Callable[[], None] | None = None
 
@@ -103,6 +105,12 @@ class Item:
         """Whoever waited has got its error."""
         self._end(type(error).__name__)
 
+    def delivers(self, destination: Any, temporary: Any) -> tuple[Any, Any]:
+        """What its output is copied to when somebody waits for it, and from: told of after its end, not by the copy."""
+        if isinstance(destination, np.ndarray):
+            self.copied = destination
+        return plain(destination), plain(temporary)
+
     def seen(self) -> None:
         """It was seen to have ended well."""
         self.join()
@@ -113,6 +121,9 @@ class Item:
         task, self.task = self.task, None
         if task is not None:
             self.told.join(task)
+        copied, self.copied = self.copied, None
+        if copied is not None and (found := bytes_of(self.told, copied)):
+            self.told.access(found, True, "copied to out")
 
     def _end(self, status: str) -> None:
         if self.ended:

@@ -84,7 +84,10 @@ class Recorder:
         self._near: dict[tuple[Any, ...], dict[Range, None]] = {}  # accesses since the last event that orders
         self._turn = 0  # task of the thread that spoke last
         self._turns = 0
-        self._tasks = {threading.get_ident(): 0}
+        self._handed = False  # it has given its turn away, and does nothing but wait since
+        self._threads = False  # there are several
+        self._mine = threading.local()  # its number
+        self._mine.task = 0
         self._next = 1
         self._socket: socket.socket | None = None
         self._connect(name)
@@ -178,18 +181,44 @@ class Recorder:
             self._line({"e": "viewend", "t": self._turn, "id": self.unseen.popleft()})
         while self.frees:
             self._free(self.frees.popleft())
-        ident = threading.get_ident()
-        task = self._tasks.get(ident)
+        task: int | None = getattr(self._mine, "task", None)
         if task is None:
-            task = self._tasks[ident] = self._fork(self._turn)
+            task = self._mine.task = self._adopt()
         if task != self._turn:
-            self._settle()
-            self._turns += 1
-            key = f"host:{self.rank}"
-            self._line({"e": "post", "t": self._turn, "key": key, "value": self._turns})
-            self._line({"e": "take", "t": task, "key": key, "value": self._turns})
+            self._hand_over()
+            self._line({"e": "take", "t": task, "key": f"host:{self.rank}", "value": self._turns})
             self._turn = task
+        self._handed = False
         return task
+
+    def _hand_over(self) -> None:
+        """Whoever speaks next goes on after what has been told so far."""
+        self._settle()
+        if not self._handed:
+            self._turns += 1
+            self._line({"e": "post", "t": self._turn, "key": f"host:{self.rank}", "value": self._turns})
+
+    def _adopt(self) -> int:
+        """The number of a thread that nobody has heard of."""
+        thread = threading.current_thread()
+        given = thread.__dict__.pop(f"strata task {id(self)}", None)
+        if given is None:  # made by what is not Python
+            given, self._threads = self._fork(self._turn), True
+        return int(given)
+
+    def begins(self, thread: threading.Thread) -> None:
+        """This thread starts another."""
+        with self.lock:
+            self._threads = True
+            thread.__dict__[f"strata task {id(self)}"] = self.fork()
+
+    def ends(self) -> None:
+        """This thread ends."""
+        with self.lock:
+            task = self._enter()
+            self._hand_over()
+            self._handed = True
+            self._line({"e": "done", "t": task})
 
     def _fork(self, parent: int) -> int:
         self._settle()
@@ -211,7 +240,11 @@ class Recorder:
         with self.lock:
             mine = self._enter()
             self._settle()
+            waits = task is None and self._threads and event in ("op", "wait")
+            if waits:  # others must not be put behind what it waits for
+                self._hand_over()
             self._line({"e": event, "t": mine if task is None else task, **fields})
+            self._handed = waits
 
     def wait(self, what: str, **fields: Any) -> None:
         """This thread is about to block: until a flag, or tasks, or other dies have come so far."""

@@ -77,6 +77,10 @@ class Item:
     def waits(self) -> None:
         """The host is about to wait for it."""
 
+    def delivers(self, destination: Any, temporary: Any) -> tuple[Any, Any]:
+        """What its output is copied to at its end, and from."""
+        return destination, temporary
+
     def seen(self) -> None:
         """The host has looked, and it has ended: no time passes by that."""
 
