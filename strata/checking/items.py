@@ -33,14 +33,14 @@ def bytes_of(told: Recorder, a: Any) -> list[tuple[int, int]]:
 
 
 def adopt(told: Recorder, a: np.ndarray) -> None:
-    """Takes memory on of which nobody has told yet: numpy's own arrays, in ``strata.intercept()``."""
+    """Takes memory on of which nobody has told yet: what the library has made in another way."""
     root = a
     while isinstance(root.base, np.ndarray):
         root = root.base
     lo = memory.pointer(root) or 0
     if lo in told.owned or not root.nbytes or told.context.owner(lo) != told.rank:
         return
-    if root.flags.owndata or isinstance(root.base, memory.Block):
+    if isinstance(root.base, memory.Block):  # not numpy's own memory: an array with weak references cannot be resized
         told.own(root, lo, lo + root.nbytes)
 
 
