@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from typing import Any
 
 def now_ns() -> int: ...
+def candidates(ndies: int, hbm_bytes: int) -> list[int]: ...
 
 class Inspector:
     ndies: int

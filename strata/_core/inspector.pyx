@@ -16,6 +16,7 @@ from strata import errors
 
 cdef extern from "st_abi.h" nogil:
     enum:
+        ST_NCANDIDATES
         ST_FLIGHT_RECORDS
         ST_FLIGHT_GROUPS
         ST_FLIGHT_NOBODY
@@ -130,11 +131,14 @@ cdef extern from "st_inspect.h" nogil:
         uint64_t world_off
         uint64_t cursors_off
         uint32_t ndies
+        uint64_t *candidates
 
     struct st_inspect:
         uint64_t base
         st_inspect_header h
 
+    int st_space_layout(st_inspect_header *h, uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes,
+                        uint64_t window_base)
     int st_inspect_open(st_inspect *v, int fd)
     int st_inspect_control(const st_inspect *v, uint64_t offset, void *to, uint64_t nbytes)
     int st_inspect_va(const st_inspect *v, uint64_t va, void *to, uint64_t nbytes)
@@ -160,6 +164,14 @@ PHASES = ("arrival", "execution", "completion")
 def now_ns():
     """CLOCK_MONOTONIC, which all times of records are in."""
     return st_now_ns()
+
+
+def candidates(uint32_t ndies, uint64_t hbm_bytes):
+    """Where the window of such a job may lie, in order of preference."""
+    cdef st_inspect_header h
+    if st_space_layout(&h, ndies, hbm_bytes, 8192, 0) != ST_OK:
+        raise errors.InvalidArgument(f"no UB space of {ndies} dies with {hbm_bytes} bytes of HBM each")
+    return [h.candidates[i] for i in range(ST_NCANDIDATES)]
 
 
 cdef str status_name(uint32_t status):
@@ -260,7 +272,7 @@ cdef class Inspector:
                     groups.append({"id": f.groups[k].id, "va": f.groups[k].va, "n": f.groups[k].n,
                                    "me": f.groups[k].me, "name": f.groups[k].name.decode(errors="replace")})
             for k in range(ST_FLIGHT_RECORDS):
-                begun += (f.records[k].state >> 40) / ST_FLIGHT_RECORDS + 1 if f.records[k].state else 0
+                begun += (f.records[k].state >> 40) // ST_FLIGHT_RECORDS + 1 if f.records[k].state else 0
                 record = self.record(&f.records[k], f, k, now, at)
                 if record is not None:
                     records.append(record)

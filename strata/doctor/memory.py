@@ -6,6 +6,7 @@ import resource
 from collections.abc import Iterator
 
 from strata._core import limits
+from strata._core.inspector import candidates
 from strata._core.limits import human
 from strata._core.space import layout
 from strata.doctor.findings import Finding, error, note, ok, warning
@@ -118,19 +119,12 @@ def addresses(host: Host, ndies: int, hbm_bytes: int) -> Iterator[Finding]:
         yield note(check, "AddressSanitizer is preloaded", "its shadow takes addresses; the window goes round it")
     bits = [word for word in host.read("/proc/cpuinfo").splitlines() if word.startswith("address sizes")]
     virtual = bits[0].split(",")[1].split()[0] if bits and "," in bits[0] else ""
-    free = [base for base in CANDIDATES if host.reserve(base, nbytes)]
+    places = candidates(ndies, hbm_bytes)
+    free = [base for base in places if host.reserve(base, nbytes)]
     if free:
-        yield ok(check, f"a window of {human(nbytes)} fits at {len(free)} of {len(CANDIDATES)} places, the first "
+        yield ok(check, f"a window of {human(nbytes)} fits at {len(free)} of {len(places)} places, the first "
                  f"{free[0]:#x}")  # fmt: skip
         return
     why = f" (the CPU has {virtual} bits)" if virtual.isdigit() and int(virtual) < 47 else ""
     yield error(check, f"no place for a window of {human(nbytes)}{why}", "all dies need one range of addresses",
                 "a smaller --hbm (STRATA_HBM), or STRATA_WINDOW_BASE=0x... of a range that is free")  # fmt: skip
-
-
-# As in st_space.h.
-CANDIDATES = (
-    0x100000000000, 0x200000000000, 0x180000000000, 0x080000000000, 0x300000000000, 0x010000000000, 0x400000000000,
-    0x600000000000, 0x280000000000, 0x380000000000, 0x480000000000, 0x500000000000, 0x0C0000000000, 0x140000000000,
-    0x1C0000000000, 0x240000000000,
-)  # fmt: skip

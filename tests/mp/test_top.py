@@ -173,4 +173,4 @@ while True:
         header, *rows = text.table(second, first).splitlines()
         rate = header.split().index("ops/s")
         assert header.split()[:3] == ["rank", "pid", "state"] and all(int(row.split()[rate]) > 0 for row in rows)
-    assert not [j for j in finding.find() if j.token == job.token]
+    until(lambda: not [j for j in finding.find() if j.token == job.token], "the job is gone")
