@@ -147,7 +147,8 @@ class Job:
         elif isinstance(event, Done):
             task.closing = True
         self._put(task, event, about)
-        self._ready.append(task)
+        if len(task.queue) == 1:  # else it waits, and what it waits for wakes it
+            self._ready.append(task)
         if isinstance(event, End):
             self._wake_all()
         self._run()

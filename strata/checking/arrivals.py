@@ -146,7 +146,7 @@ class Arrivals:
 
     def _gone(self, rank: int) -> Blocked:
         ended = self._job.dies[rank].ended
-        what = "has ended, in good order" if ended else "is gone: its process has ended or was killed"
+        what = "has left the job (its program is over)" if ended else "is gone: its process has ended or was killed"
         return Blocked(rank, what, UNKNOWN, ended=True)
 
     def _seen(self, rank: int) -> Blocked:

@@ -26,12 +26,14 @@ def _side(access: Access) -> Side:
 
 
 def _last(first: Access, second: Access) -> str:
-    """The last synchronisation of both sides."""
+    """The last synchronisation of both sides, in a sentence."""
     a, b = first.doing.since(), second.doing.since()
     who = [f"rank {x.die}" + (f" (task {x.task})" if x.task else "") for x in (first, second)]
+    if a == b:
+        return f"The last synchronisation of both sides before it was {a}."
     if who[0] == who[1]:
         return f"The last synchronisation of {who[0]}: {a}; and before the other access: {b}."
-    return f"The last synchronisation before the access: of {who[0]} {a}; of {who[1]} {b}."
+    return f"The last synchronisation before it: of {who[0]} {a}; of {who[1]} {b}."
 
 
 def race(old: Access, new: Access, lo: int, hi: int, memory: Memory) -> Report:

@@ -35,6 +35,8 @@ class Place:
 
     def lines(self) -> list[str]:
         """The stack, a line for each call, the innermost with its source."""
+        if not self.line:
+            return []
         found = [f"{_shown(file)}:{line} in {function or '?'}" for file, line, function in self.stack[:FRAMES]]
         if found and self.text:
             found[0] += f":  {self.text}"
