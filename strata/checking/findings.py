@@ -133,7 +133,7 @@ def mismatch(record: Record, first: int, second: int, status: str = "") -> Repor
 
 def _bytes(op: Op) -> str:
     size = [sum((r.hi - r.lo) * r.n for r in ranges) for ranges in (op.reads, op.writes)]
-    return f" with {size[0]} bytes read and {size[1]} written here"
+    return f" with {size[0]} bytes read and {size[1]} written in fabric memory" if any(size) else ""
 
 
 class Blocked:
