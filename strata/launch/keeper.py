@@ -70,6 +70,7 @@ class Keeper:
         self.stage = ""
         self.deadline: float | None = None  # of the stage
         self.running: list[int] = []  # ranks that were alive when the keeper began to end them
+        self.found = ""  # by --check, for spawn() to raise
         self.lost = False  # some process would not die
         self._expires = None if options.timeout is None else time.monotonic() + options.timeout
         self._stopped_at = 0.0
@@ -391,7 +392,10 @@ class Keeper:
             code = code or LAUNCHER_FAILED
         if self._check:
             found = self._check.finish(self.selector)
-            said += found.text
+            if self.forwarder or self.failures or self.verdict:
+                said += found.text
+            elif found.code:
+                self.found = found.text
             code = code or found.code
         self._message(said + text if self.forwarder else said)
         while self.forwarder and not self.forwarder.finished():

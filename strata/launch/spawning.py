@@ -53,6 +53,7 @@ class _Outcome(NamedTuple):
     verdict: str
     running: list[int]  # ranks that had to be ended
     refused: BaseException | None = None
+    found: str = ""  # by the check
 
 
 def spawn(
@@ -63,6 +64,7 @@ def spawn(
     grace: float = 2.0,
     hbm: int | str | None = None,
     clock: str | None = None,
+    check: bool = False,
 ) -> list[T]:
     """Runs ``fn(*args)`` in each of ``n`` new dies of one job; their results in order of rank.
 
@@ -71,6 +73,7 @@ def spawn(
     timeout   seconds for the whole job (None: no limit)
     grace     seconds that dies get to end by themselves after one has failed
     hbm       HBM of each die: bytes, or a size such as "1G" (None: STRATA_HBM)
+    check     look for races and other misuse of the fabric, and raise SpawnError if there is any (docs/checking.md)
     clock     machine whose time is told beside: a name or a .toml file (None: STRATA_CLOCK; docs/clock.md)
 
     Raises SpawnError when a die fails, for the one that failed first and not as
@@ -85,6 +88,7 @@ def spawn(
     if not callable(fn):
         raise TypeError(f"spawn(fn, n, *args): a function expected first, not {type(fn).__name__}")
     options = _options(n, timeout, grace, hbm, clock)
+    options.check = check
     origin = Origin()
     _flush()
     with contextlib.ExitStack() as opened:
@@ -218,6 +222,10 @@ def _results(n: int, outcome: _Outcome | None, values: dict[int, Any], said: dic
     failures += [Failure(rank, 0) for rank in silent if rank not in failed]
     if not failures and outcome.verdict:
         raise errors.SpawnError(outcome.verdict, ranks=outcome.running)
+    if not failures and outcome.found:
+        misused = errors.SpawnError("the check has found misuse of the fabric (docs/checking.md)")
+        misused.traceback = outcome.found
+        raise misused
     if not failures:
         return [values[rank] for rank in range(n)]
     root = root_cause(failures, {rank: error.line for rank, error in said.items()})
@@ -262,7 +270,7 @@ def _keep(
         results.close()
         keeper.run()
         verdict = keeper.verdict.text if keeper.verdict else ""
-        outcome = _Outcome(keeper.failures, keeper.statuses, verdict, keeper.running)
+        outcome = _Outcome(keeper.failures, keeper.statuses, verdict, keeper.running, found=keeper.found)
     except BaseException as error:
         if not isinstance(error, errors.StrataError):
             error = errors.SpawnError(f"the keeper of the job failed: {error!r}\n{traceback.format_exc()}")

@@ -19,10 +19,13 @@ gives a pool that the whole process shares, which suits a pytest fixture:
     @pytest.fixture(params=[1, 2, 4])
     def dies(request):
         return strata.testing.pool(request.param)
+
+``checked()`` finds races and other misuse of the fabric by the jobs of a block (docs/checking.md).
 """
 
 from __future__ import annotations
 
+from strata.testing.checked import Checked, checked
 from strata.testing.pool import Pool, close, pids, pool
 
-__all__ = ["Pool", "close", "pids", "pool"]
+__all__ = ["Checked", "Pool", "checked", "close", "pids", "pool"]

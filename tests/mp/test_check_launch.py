@@ -1,9 +1,13 @@
 """strata-run --check: what the launcher does with reports.  The scripts speak to the server themselves."""
 
 import json
+import re
 
+import numpy as np
 import pytest
-from launching import environment, run, until, write
+from launching import ROOT, environment, run, until, write
+
+import strata
 
 SPEAK = """
     import json, os, socket, sys
@@ -91,6 +95,57 @@ def test_an_outer_server_serves_jobs_without_the_option(tmp_path):
     server = [sys.executable, "-m", "strata.checking.server", "--"]
     done = subprocess.run([*server, *COMMAND, "-n", "2", script], capture_output=True, timeout=60, env=environment())
     assert done.returncode == 65 and b"1 report (1 race)" in done.stderr
+
+
+def test_the_program_of_the_documentation(tmp_path):
+    """Its race is found whatever its dies' speed; of the report all but the order of the sides is as printed there."""
+    text = (ROOT / "docs" / "checking.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", text, re.S)[1]
+    script = write(tmp_path / "halo.py", code)
+    done = run("-n", 2, "--check-json", tmp_path / "found", "halo.py", cwd=tmp_path)
+    assert done.returncode == 65, done.stderr
+    *races, whole = map(json.loads, (tmp_path / "found").read_text().splitlines())
+    lines = code.splitlines()
+    for race in races:
+        assert race["kind"] == "race" and script.name in race["bytes"]
+        sources = {lines[side["line"] - 1].strip() for side in race["sides"]}
+        assert sources == {"mine[...] = step", "print(step, left[-1])"}
+    assert len(races) == 1 and not whole["problems"]
+    assert b"was barrier number 2 of world (halo.py:10)" in done.stderr or b"The last\n" in done.stderr
+
+
+def test_the_tests_of_the_documentation():
+    text = (ROOT / "docs" / "checking.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", text, re.S)[0]
+    exec(code, {"strata": strata, "work": well})
+    with pytest.raises(AssertionError, match="race"):
+        exec(code, {"strata": strata, "work": badly})
+
+
+def well():
+    x = strata.zeros(8)
+    strata.world().all_reduce(x)
+
+
+def badly():
+    """Reads the peer's result, which may not be there yet."""
+    g = strata.world()
+    x = strata.zeros(8)
+    peer = strata.from_address(int(g.all_gather(np.array([strata.address(x)]))[g.rank - 1, 0]), 8)
+    g.all_reduce(x)
+    total = float(peer.sum())
+    g.barrier()
+    return total
+
+
+def test_spawn_raises_what_the_check_finds():
+    assert strata.spawn(well, 2, check=True) == [None, None]
+    with pytest.raises(strata.SpawnError, match="has found misuse") as raised:
+        strata.spawn(badly, 2, check=True)
+    for part in ("float(peer.sum())", "all_reduce number 2 of world is over for rank"):
+        assert part in " ".join(str(raised.value).split())
+    with pytest.raises(strata.SpawnError, match="ZeroDivisionError"):
+        strata.spawn(lambda: 1 // 0, 2, check=True)
 
 
 @pytest.mark.parametrize("checked", [False, True])
