@@ -8,7 +8,6 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,7 +16,7 @@ from strata.launch import checks, procs
 from strata.launch.die import Die
 from strata.launch.dumping import Recorders
 from strata.launch.front import PASSED_ON, Origin
-from strata.launch.options import LAUNCHER_FAILED, TIMED_OUT, Options
+from strata.launch.options import LAUNCHER_FAILED, TIMED_OUT, Options, put
 from strata.launch.output import Forwarder
 from strata.launch.plumbing import Plumbing
 from strata.launch.sink import Sink
@@ -115,10 +114,9 @@ class Keeper:
             if pid == 0:
                 self.link.close()
                 listener.close()
-                if self._times:
-                    self._times.close()
-                if self._check:
-                    self._check.close()
+                for part in (self._times, self._check):
+                    if part:
+                        part.close()
                 return die
             for fd in theirs:
                 os.close(fd)
@@ -354,10 +352,8 @@ class Keeper:
     def _message(self, text: str) -> None:
         if self.forwarder:
             self.forwarder.message(text)
-        elif text and sys.stderr is not None:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write(text)
-                sys.stderr.flush()
+        elif text:
+            put(text)
 
     # --- the end
 
@@ -392,10 +388,8 @@ class Keeper:
             code = code or LAUNCHER_FAILED
         if self._check:
             found = self._check.finish(self.selector)
-            if self.forwarder or self.failures or self.verdict:
-                said += found.text
-            elif found.code:
-                self.found = found.text
+            shown = self.forwarder or self.failures or self.verdict
+            said, self.found = (said + found.text, "") if shown else (said, found.text)
             code = code or found.code
         self._message(said + text if self.forwarder else said)
         while self.forwarder and not self.forwarder.finished():

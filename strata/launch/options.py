@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -159,6 +160,13 @@ def say(text: str) -> None:
     """A message of the launcher itself, to standard error if there is one."""
     if sys.stderr is not None:
         sys.stderr.write(f"strata-run: {text}\n")
+        sys.stderr.flush()
+
+
+def put(text: str) -> None:
+    """Text as it is, to standard error if that can be written."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(text)
         sys.stderr.flush()
 
 
