@@ -182,6 +182,21 @@ cdef str status_name(uint32_t status):
     return errors.STATUS[status].name if status < len(errors.STATUS) else f"invalid ({status})"
 
 
+def _date(records):
+    """Records without a begin get that of their neighbours: operations that found all members there, so that nobody
+    looked at the clock."""
+    records.sort(key=lambda r: r["index"])
+    if records and records[-1]["index"] - records[0]["index"] > 1 << 23:  # indices have 24 bits
+        records.sort(key=lambda r: (r["index"] < 1 << 23, r["index"]))
+    last = 0
+    for record in records:
+        record["begin_ns"] = record["begin_ns"] or last
+        last = record["end_ns"] or record["begin_ns"]
+    for record in reversed(records):
+        record["begin_ns"] = record["begin_ns"] or last
+        last = record["begin_ns"]
+
+
 cdef class Inspector:
     """A UB space behind a descriptor, which stays the caller's.
 
@@ -276,6 +291,7 @@ cdef class Inspector:
                 record = self.record(&f.records[k], f, k, now, at)
                 if record is not None:
                     records.append(record)
+            _date(records)
             records.sort(key=lambda r: (r["begin_ns"], r["index"]))
             return {"begun": begun, "late_maps": f.late_maps, "late_map_ns": f.late_map_ns, "lost": f.lost,
                     "cached": f.cached_bytes, "allocated": f.heap_bytes, "groups": groups, "records": records}
@@ -302,7 +318,8 @@ cdef class Inspector:
             "desc": r.desc,
             "count": r.count,
             "bytes": r.bytes,
-            "begin_ns": st_inspect_time(f, r.begin, now, at) if r.begin else at,
+            "begin_ns": (st_inspect_time(f, r.begin, now, at) if r.begin else
+                         at if (r.state & 0xff) == ST_FLIGHT_OPEN else 0),
             "end_ns": st_inspect_time(f, r.end, now, at),
         }
 

@@ -44,7 +44,7 @@ struct st_flight_record {
     uint64_t desc;  /* of collectives and messages: the fingerprint */
     uint64_t count;
     uint64_t bytes;
-    uint64_t begin; /* ticks; 0: just now */
+    uint64_t begin; /* ticks; 0: just now, or (when it is over) not known: all were there */
     uint64_t end;   /* ticks; 0: at once (it did not have to wait), or not over */
 };
 _Static_assert(sizeof(struct st_flight_record) == 64, "abi");

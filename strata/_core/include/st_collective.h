@@ -199,6 +199,14 @@ static inline void st_request_abstain(struct st_group *g, const struct st_reques
     st_request_publish(g, &nothing);
 }
 
+static inline struct st_flight_record *st_request_record(struct st_group *g, const struct st_request *r)
+{
+    g->waited = 0;
+    return st_flight_begin(g->ctx, ST_FLIGHT_COLLECTIVE | (g->policy.arg ? ST_FLIGHT_ASYNC : 0), ST_FLIGHT_NOBODY,
+                           g->id, r->number, r->desc, r->count,
+                           r->src_bytes > r->out_bytes ? r->src_bytes : r->out_bytes);
+}
+
 /* Is the end of the operation worth a look at the clock?  Not if it was a matter of lines and mailboxes. */
 static inline int st_request_timed(const struct st_group *g, const struct st_request *r, int rc)
 {
@@ -228,15 +236,13 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
         return ST_OK;
     }
     st_wait_begin(&g->waiter, &g->policy, &g->header->wake_word, &g->header->sleepers, r->timeout_ns);
-    g->waited = 0;
-    record = st_flight_begin(g->ctx, ST_FLIGHT_COLLECTIVE | (g->policy.arg ? ST_FLIGHT_ASYNC : 0), ST_FLIGHT_NOBODY,
-                             g->id, r->number, r->desc, r->count,
-                             r->src_bytes > r->out_bytes ? r->src_bytes : r->out_bytes);
+    record = st_request_record(g, r);
     if (__builtin_expect(refused != ST_OK, 0))
         st_request_abstain(g, r);
     else
         st_request_publish(g, r);
-    st_flight_time(g->ctx, record); /* not before it: others wait for that, and not for this */
+    if (!st_group_all_here(g, ST_PHASE_ARRIVAL, r->number))
+        st_flight_time(g->ctx, record); /* it waits anyway; a look at the counter is long for one that need not */
     rc = st_group_wait_all(g, ST_PHASE_ARRIVAL, r->number);
     if (rc != ST_OK) {
         r->phase = ST_PHASE_ARRIVAL;
@@ -258,6 +264,8 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
     if (rc == ST_OK && r->plan) {
         st_count(&g->ctx->count.mailbox_operations, r->plan->mailbox);
         st_flight_phase(record, ST_PHASE_EXECUTION);
+        if (!r->plan->mailbox && !g->waited)
+            st_flight_time(g->ctx, record);
         rc = st_request_run(g, r);
     }
     if (rc != ST_OK) {

@@ -70,6 +70,16 @@ static inline int st_group_wait_for(struct st_group *g, uint32_t phase, uint64_t
     return ST_OK;
 }
 
+static inline int st_group_all_here(const struct st_group *g, uint32_t phase, uint64_t number)
+{
+    uint32_t j;
+
+    for (j = 0; j < g->n; j++)
+        if (j != g->me && !st_here(g, phase, number, j))
+            return 0;
+    return 1;
+}
+
 static inline int st_group_wait_all(struct st_group *g, uint32_t phase, uint64_t number)
 {
     uint32_t k, j;
