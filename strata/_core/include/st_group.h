@@ -152,7 +152,7 @@ static inline int st_group_fail(struct st_group *g, int status, uint32_t phase, 
             return ST_EBROKEN;
     }
     ST_FAULT(FAIL_CLAIMED);
-    st_store_relaxed_32(&h->fail_status, (uint32_t)status);
+    h->fail_status = (uint32_t)status; /* plain, so that ThreadSanitizer sees what is ordered here */
     st_store_relaxed_32(&h->fail_by, g->me);
     st_store_relaxed_32(&h->fail_phase, phase);
     st_store_relaxed_64(&h->fail_number, g->number);
