@@ -153,8 +153,12 @@ def raise_transfer(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
         what = "nothing came in time" if receive else "nobody received it in time; the message is withdrawn"
         raise errors.CollectiveTimeout(f"{operation} {way}, {tag}: {what}", **context)
     if status == BROKEN or group.broken:
+        who = [group.ranks[m] for m in info["members"]]
+        context["ranks"] = who or context["ranks"]
+        why = f" ({people(who)})" if who else ""
         raise errors.GroupBroken(
-            f"{operation} {way}, {tag}: a collective of the group has failed; shrink() gives a working group", **context
+            f"{operation} {way}, {tag}: a collective of the group has failed{why}; shrink() gives a working group",
+            **context,
         )
     raise errors.from_status(status, f"{operation} {way}, {tag}", errno=info["errno"], **context)
 

@@ -55,7 +55,8 @@ cdef extern from "st_rendezvous.h" nogil:
                            uint64_t *missing)
 
 
-cdef extern from "st_p2p.h" nogil:
+cdef extern from "st_item.h" nogil:
+    int st_request_failed(st_group *g, st_request *r, int status)
     void st_channel_open(st_group *g, uint32_t dst, uint64_t va)
 
 
@@ -329,9 +330,13 @@ cdef class CoreGroup:
 
     cdef object transfer_failed(self, int status, st_transfer *t):
         """Raises the error of a send or receive."""
+        cdef st_request r
         if status == ST_EINTR:
             st_raise_pending()
+        memset(&r, 0, sizeof(r))
+        st_request_failed(&self.g, &r, status)
         self._transfer_failed(status, {
+            "members": members_of(r.mask, self.g.n),
             "receive": bool(t.receive), "peer": t.peer, "tag": t.tag, "errno": t.err, "refused": bool(t.refused),
             "mine": (t.desc, t.count, t.bytes), "theirs": (t.m.desc, t.m.count, t.m.bytes),
         })

@@ -11,6 +11,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 12  # of drawn trials; what is left of the machine's time says how many
 FOUND = (  # what such trials have found once
+    "operation=foreign,nbytes=300000,n=3,victims=1,path=mte,registration=just_in_time,fault=ALL_ARRIVED:3:kill",
+    "operation=foreign,nbytes=300000,n=3,victims=1,path=sdma,registration=just_in_time,fault=ALL_ARRIVED:3:kill",
+    "operation=stream,nbytes=100000,n=2,victims=1,path=mte,fault=BEGIN_AFTER:4:kill",
+    "operation=exchange,nbytes=40,n=8,victims=2,path=mte,fault=SEND_BEFORE:3:kill,salt=1",
 )
 
 
@@ -36,3 +40,8 @@ def test_drawn_trials():
     print(f"seed {seed}")
     said = tool("40", "--seed", str(seed), "--seconds", str(SECONDS), "-v")
     assert "fault points hit" in said
+
+
+@pytest.mark.parametrize("trial", FOUND)
+def test_found_once(trial):
+    tool("--trial", trial)

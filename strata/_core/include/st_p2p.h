@@ -242,15 +242,13 @@ static inline int st_send_cancel(struct st_group *g, struct st_transfer *t, int 
     return rc;
 }
 
-/* Nothing is to be hoped for from the peer: it is dead and has left nothing. */
+/* Nothing is to be hoped for from the peer: it is dead and has left nothing; or the group has failed (ST_EBROKEN). */
 static inline int st_p2p_look(struct st_group *g, struct st_transfer *t)
 {
-    int rc = st_group_failed(g);
+    int rc;
 
-    if (rc != ST_OK)
-        return rc;
     if (t->peer == g->me || st_die_alive(g->ctx, g->ranks[t->peer]))
-        return ST_AGAIN;
+        return st_group_failed(g) == ST_OK ? ST_AGAIN : ST_EBROKEN;
     rc = st_p2p_progress(g, t); /* what it sent before it died counts */
     return rc == ST_AGAIN ? ST_EDEAD : rc;
 }

@@ -118,8 +118,10 @@ static inline int st_worker_drive(struct st_worker *w, struct st_item *item, int
     rc = waits ? ST_AGAIN : st_p2p_progress(w->group, t);
 
     if (rc == ST_AGAIN && look) {
-        rc = early ? ST_OK : waits ? st_group_failed(w->group) : st_p2p_look(w->group, t);
-        rc = rc == ST_OK && waits ? ST_AGAIN : rc;
+        if (!waits)
+            rc = st_p2p_look(w->group, t);
+        else if (!early && st_group_failed(w->group) != ST_OK)
+            rc = ST_EBROKEN;
         if (rc == ST_AGAIN && item->deadline_ns && st_now_ns() >= item->deadline_ns)
             rc = ST_ETIMEOUT;
         if (rc == ST_AGAIN && st_worker_stopping(w))
