@@ -5,6 +5,7 @@ die while the others deal with the first one's death.  Every survivor must get t
 of groups, memory, rings, threads and descriptors is looked at, too.  Used by the tests and by tools/fault_trials.py.
 """
 
+import contextlib
 import gc
 import importlib
 import os
@@ -197,6 +198,8 @@ class Play:
 
     def recover(self):
         g = strata.world()
+        with contextlib.suppress(errors.PeerDead, errors.GroupBroken):
+            g.barrier()  # may be one at which the dead had arrived
         faultlib.died(self.die.catch(g.barrier), self.victims)
         if self.others is not None:
             faultlib.check_group(self.others, self.survivors, rounds=1)
