@@ -132,6 +132,8 @@ class Shadow:
 
         def change(a: int, b: int, state: State) -> State:
             mark, early, kept = state.mark, False, []
+            if mark is not None and mark.die == new.die and not mark.before(clock):
+                return state  # by what held on to the array before: a die frees its own when nothing of it uses them
             if mark is not None and mark.die != new.die and (mark.kind == FREE or not mark.before(clock)):
                 if mark.kind == FREE or mark.previous is not None:
                     dead(mark, a, b)

@@ -14,6 +14,20 @@ def test_use_after_free():
     assert "the array that rank 0 made at prog.py:1" in p.reports()[0].text()
 
 
+def test_an_operation_that_is_over_before_its_own_die_uses_the_memory_again():
+    """Nobody has waited for it, but the array was freed, which its die does once nothing uses it."""
+    p = Program(2)
+    p.alloc(0, 0, 64)
+    p.fork(0, 1)
+    p.take(0, "chain:g", 1, t=1)  # the analysis comes late to what follows
+    p.read(0, 0, 64, t=1)
+    p.free(0, 0, 64)
+    p.alloc(0, 0, 64)
+    p.write(0, 0, 64)
+    p.post(1, "chain:g", value=1)
+    check(p)
+
+
 def test_use_after_free_although_it_is_ordered():
     p = Program(2)
     p.alloc(0, 0, 64)
