@@ -186,7 +186,8 @@ def _date(records):
     """Records without a begin get that of their neighbours: operations that found all members there, so that nobody
     looked at the clock."""
     records.sort(key=lambda r: r["index"])
-    if records and records[-1]["index"] - records[0]["index"] > 1 << 23:  # indices have 24 bits
+    indices = [r["index"] for r in records] or [0]
+    if max(indices) - min(indices) > 1 << 23:  # they have 24 bits
         records.sort(key=lambda r: (r["index"] < 1 << 23, r["index"]))
     last = 0
     for record in records:
