@@ -54,9 +54,10 @@ class Job:
         self._view: space.Context | None = None
         self._socket: socket.socket | None = None
 
-    def env(self, rank: int) -> dict[str, str]:
-        """The variables that make a process die ``rank``."""
+    def env(self, rank: int, incarnation: int = 0) -> dict[str, str]:
+        """The variables that make a process die ``rank``, after ``incarnation`` others that were it."""
         return {
+            "STRATA_INCARNATION": str(incarnation),
             "STRATA_RANK": str(rank),
             "STRATA_WORLD_SIZE": str(self.ndies),
             "STRATA_JOB": self.token,
@@ -332,7 +333,7 @@ def init(timeout: float | None = None) -> space.Context:
             if me is not None and made.ndies != me.size:
                 raise errors.ConfigError(f"the job has {made.ndies} dies, but this process was told {me.size}")
         try:
-            made.join(rank, max(0.0, deadline - time.monotonic()))
+            made.join(rank, max(0.0, deadline - time.monotonic()), options.incarnation > 0)
         finally:
             _tried = made if made.published else None
         space.set_current(made)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from strata import bootstrap, clock, errors, failure, selection, staging
+from strata import bootstrap, clock, errors, failure, growing, selection, staging
 from strata._core import array as codes
 from strata._core import crew
 from strata._core.clocked import Clocked
@@ -58,8 +58,9 @@ class Group(Collectives):
 
     track: Any = None  # of a group whose dies have a clock: what it is told
 
-    def __init__(self, context: Context, ranks: Iterable[int], name: str, key: bytes, timeout: float | None = None):
-        super().__init__(context, ranks, name, key, timeout)
+    def __init__(self, context: Context, ranks: Iterable[int], name: str, key: bytes, timeout: float | None = None,
+                 lives: Iterable[int] | None = None, memory: Any = None):  # fmt: skip
+        super().__init__(context, ranks, name, key, timeout, lives, memory)
         self._key = key or bytes.fromhex(context.token)
         _groups.add(self)
         self._calls: dict[Any, int] = {}
@@ -258,6 +259,14 @@ class Group(Collectives):
             except errors.PeerDead:
                 continue  # the first member died before it had made the group: so all survivors find
 
+    def grow(self, ranks: Iterable[int] | None = None, *, timeout: float | None = None) -> Group:
+        """A group of this one's members and of dies that were started again (``strata-run --restarts``), by world rank.
+
+        Called by all members.  ``ranks``: world ranks that are missing here (None: all); each must wait, as a new
+        process, in ``strata.world()``.  CollectiveTimeout names those that do not, and the group stays usable.
+        """
+        return growing.grow(self, ranks, timeout)
+
     def _count(self, what: Any) -> int:
         self.uncapturable(what if isinstance(what, str) else what[0])
         self._calls[what] = self._calls.get(what, 0) + 1
@@ -265,7 +274,8 @@ class Group(Collectives):
 
     def _form(self, members: list[int], what: Any, name: str, timeout: float | None) -> Group:
         digest = hashlib.blake2b(repr(what).encode(), key=self._key, digest_size=16).digest()
-        return type(self)(self.context, [self.ranks[m] for m in members], name, digest, timeout)
+        who = [(self.ranks[m], self.lives[m]) for m in members]
+        return type(self)(self.context, [r for r, _ in who], name, digest, timeout, [life for _, life in who])
 
     # ---- what the core asks of this class ------------------------------------------------
 
@@ -351,8 +361,8 @@ class Group(Collectives):
 class TimedGroup(Clocked, Group):
     """A group whose dies have a clock (strata.clock): the same, and its operations move their clocks."""
 
-    def __init__(self, context: Context, ranks: Iterable[int], name: str, key: bytes, timeout: float | None = None):
-        super().__init__(context, ranks, name, key, timeout)
+    def __init__(self, context: Context, ranks: Iterable[int], name: str, key: bytes, *more: Any):
+        super().__init__(context, ranks, name, key, *more)
         self.track = clock.track(context, name, self._key, self.ranks)
 
 
@@ -365,12 +375,17 @@ _world: Group | None = None
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
-def world() -> Group:
-    """The group of all dies.  Joins the job first (``strata.init()``) if that has not been done."""
+def world(timeout: float | None = None) -> Group:
+    """The group of all dies.  Joins the job first (``strata.init()``) if that has not been done.
+
+    In a die that was started again (``strata.incarnation()`` is not 0) it waits, at most ``timeout`` seconds, until
+    survivors take it in by Group.grow(), and returns their group.  CollectiveTimeout; PeerDead: none is left.
+    """
     global _world
     context = bootstrap.context()
     if _world is None or _world.context is not context:
-        _world = kind_of(context)(context, range(context.ndies), "world", b"")
+        kind, first = kind_of(context), not context.incarnation
+        _world = kind(context, range(context.ndies), "world", b"") if first else growing.join(kind, context, timeout)
     _world.reopen()  # it may have been closed by finalize()
     crew.start(context, selection.workers(context.ndies))
     return _world

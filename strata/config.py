@@ -132,6 +132,7 @@ class Config:
     # fmt: off
     rank: int | None = _option(None, _integer(0), "World rank of this die.", internal=True)
     world_size: int | None = _option(None, _integer(1), "Dies in the job.", internal=True)
+    incarnation: int = _option(0, _integer(0), "How many processes of this rank strata-run has started before; not 0: this one may take over what they left.", internal=True)
     job: str | None = _option(None, _TEXT, "Random name of the job.", internal=True)
     job_fd: int | None = _option(None, _integer(0), "Inherited file descriptor of the UB space.", internal=True)
     job_socket: str | None = _option(None, _TEXT, "Abstract socket that hands the UB space to a die that did not inherit it.", internal=True)

@@ -10,7 +10,7 @@ from strata import bootstrap, clock, comm, sdma, streams, vmm
 from strata._core import space
 from strata.fabric import allocator
 
-__all__ = ["finalize", "init", "initialized", "stats"]
+__all__ = ["finalize", "incarnation", "init", "initialized", "stats"]
 
 
 def init(timeout: float | None = None) -> None:
@@ -48,6 +48,14 @@ def initialized() -> bool:
     return bootstrap.initialized()
 
 
+def incarnation() -> int:
+    """How many processes were this die before this one (``strata-run --restarts``): 0 in the first.
+
+    A process that ended before it had joined the job does not count, since nobody has known it.  Joins the job.
+    """
+    return int(bootstrap.context().incarnation)
+
+
 atexit.register(finalize)
 
 
@@ -69,6 +77,7 @@ def stats() -> dict[str, Any]:
     ``rescans``            times this die read a page table since it had fallen behind a whole log
     ``quarantined_bytes``  memory given back that a peer may still have mapped; ``reclaimed`` counts pages
                            that came out, ``reclaimed_unread`` those of them whose reader did not answer
+    ``former_bytes``       memory that a process which was this die before has left, and that peers still hold on to
     ``waits``              waits that were not over at the first look
     ``moves``              times this die left a CPU that it shared for an emptier one
     ``sends``, ``recvs``   point-to-point operations

@@ -30,6 +30,7 @@ LAYERS = (
     ("machine",),
     ("exec",),
     ("failure", "staging", "selection"),
+    ("growing",),
     ("clock", "comm", "explaining", "inspection", "workloads", "prediction"),
     ("streams", "moe"),
     ("capturing",),

@@ -135,6 +135,7 @@ cdef extern from "st_ctx.h" nogil:
         uint64_t frames_left
         uint32_t huge
         uint64_t quarantined_frames
+        uint64_t former_pages
         uint64_t quarantine_ns
         uint32_t lazy
         uint32_t closing

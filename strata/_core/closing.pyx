@@ -4,8 +4,8 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
-from strata._core.abi cimport st_ctx
-from strata._core.group cimport st_group
+from strata._core.abi cimport st_ctx, st_is_die
+from strata._core.membership cimport st_group
 
 
 cdef extern from "st_rendezvous.h" nogil:
@@ -15,6 +15,7 @@ cdef extern from "st_rendezvous.h" nogil:
     void st_group_leave(st_group *g, uint64_t how)
     int st_group_deserted(st_group *g, uint64_t how)
     void st_rendezvous_forget(st_group *g)
+    void st_group_unpin(st_group *g)
     int st_group_writing(st_group *g, uint64_t number, const uint64_t *mask)
 
 
@@ -42,6 +43,8 @@ cdef class Closing:
         return True
 
     def __dealloc__(self):
+        if self.g.pin and st_is_die(self.g.ctx):
+            st_group_unpin(&self.g)
         free(self.g.bases)
         free(self.g.p2p)
         free(<void *>self.g.ranks)

@@ -3,33 +3,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from strata._core.abi cimport st_ctx, st_wait_policy
 from strata._core.planned cimport PlanHandle, st_plan
+from strata._core.membership cimport ST_DESC, ST_MASK_WORDS, Membership, st_base, st_group, st_p2p
 from strata._core.space cimport Context
-
-
-cdef extern from "st_group.h" nogil:
-    uint64_t ST_MASK_WORDS
-
-    struct st_base:
-        pass
-
-    struct st_p2p:
-        pass
-
-    struct st_group:
-        st_ctx *ctx
-        uint64_t mailbox_bytes
-        uint32_t n
-        uint32_t me
-        uint64_t number
-        uint64_t va
-        uint64_t id
-        const uint32_t *ranks
-        st_base *bases
-        st_p2p *p2p
-        void *(*alloc)(size_t)
-        void (*release)(void *)
-
-    uint64_t ST_DESC(uint64_t op, uint64_t redop, uint64_t dtype, uint64_t root, uint64_t mode)
 
 
 cdef extern from "st_collective.h" nogil:
@@ -114,18 +89,11 @@ cdef struct PlanSlot:
     PyObject *handle             # of _plans, which keeps it; NULL: none
 
 
-cdef class CoreGroup:
-    cdef st_group g
+cdef class CoreGroup(Membership):
     cdef st_worker collectives
     cdef st_worker transfers
     cdef bint formed             # it has memory and threads
     cdef bint bound              # and may be used
-    cdef readonly Context context
-    cdef readonly tuple ranks
-    cdef readonly str name
-    cdef readonly int rank
-    cdef readonly int size
-    cdef object _memory          # array that keeps own group memory, or None
     cdef dict _channels          # peer -> array that keeps the outgoing channel
     cdef object _left            # once it was let go of: what has its private memory now
     cdef bint lent               # and that this is so

@@ -1,19 +1,12 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
+from strata._core.membership import Membership
 from strata._core.space import Context
 
-class CoreGroup:
-    @property
-    def context(self) -> Context: ...
-    @property
-    def ranks(self) -> tuple[int, ...]: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
+class CoreGroup(Membership):
     @property
     def number(self) -> int: ...
     @property
@@ -27,6 +20,8 @@ class CoreGroup:
         name: str,
         key: bytes,
         timeout: float | None = None,
+        lives: Iterable[int] | None = None,
+        memory: np.ndarray | tuple[int, int, int] | None = None,
     ) -> None: ...
     def uncapturable(self, what: str) -> None: ...
     def close(self) -> None: ...

@@ -1,9 +1,7 @@
 """A group's memory, plans and failures; the operations are in collective.pyx."""
 
 cimport numpy as cnp
-from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.errno cimport errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
@@ -13,17 +11,14 @@ import sys
 import numpy as np
 
 from strata._core.abi cimport (
-    ST_ECORRUPT,
     ST_EINTR,
     ST_EMISMATCH,
-    ST_ENOMEM,
-    ST_ESYS,
     ST_OK,
-    st_ensure_mapped,
     st_is_die,
 )
 from strata._core.heap cimport ST_HEAP_CHANNEL, ST_HEAP_GROUP
 from strata._core.kernels cimport accumulate_fn, reduce_fn, reduce_partial_fn
+from strata._core.membership cimport Membership
 from strata._core.space cimport Context, deadline_of, st_raise_pending
 
 from strata import errors
@@ -41,16 +36,11 @@ cdef extern from "st_abi.h" nogil:
 
 cdef extern from "st_rendezvous.h" nogil:
     uint64_t st_group_bytes(uint64_t n, uint64_t mailbox_bytes)
-    int st_group_bind(st_group *g, uint8_t *memory, uint64_t bytes)
-    void st_group_format(uint8_t *memory, uint32_t n, uint64_t mailbox_bytes, const uint64_t *id,
-                         const uint32_t *ranks)
     uint8_t *st_world_memory(st_ctx *ctx)
-    int st_rendezvous_publish(st_ctx *ctx, const uint64_t *key, uint64_t va, uint64_t bytes,
-                              int status, uint32_t readers, uint64_t timeout_ns)
-    int st_rendezvous_find(st_ctx *ctx, uint32_t leader, const uint64_t *key, uint64_t timeout_ns,
-                           uint64_t *va, uint64_t *bytes)
     int st_group_failed(st_group *g)
-    void st_group_found(st_group *g)
+    void st_group_list(st_group *g)
+    void st_group_unlist(st_group *g)
+    void st_group_unpin(st_group *g)
     int st_group_survivors(st_group *g, uint64_t round, uint64_t timeout_ns, uint64_t *mask,
                            uint64_t *missing)
 
@@ -58,10 +48,6 @@ cdef extern from "st_rendezvous.h" nogil:
 cdef extern from "st_item.h" nogil:
     int st_request_failed(st_group *g, st_request *r, int status)
     void st_channel_open(st_group *g, uint32_t dst, uint64_t va)
-
-
-cdef extern from "st_flight.h" nogil:
-    void st_flight_group_open(st_ctx *ctx, uint64_t id, uint64_t va, uint32_t n, uint32_t me, const char *name)
 
 
 cdef enum:
@@ -73,7 +59,7 @@ cdef list members_of(const uint64_t *mask, uint32_t n):
     return [i for i in range(n) if mask[i >> 6] >> (i & 63) & 1]
 
 
-cdef class CoreGroup:
+cdef class CoreGroup(Membership):
     """Base of Group: everything but the operations and the texts of errors."""
 
     def __cinit__(self, *args, **kwargs):
@@ -83,9 +69,10 @@ cdef class CoreGroup:
             raise MemoryError
         self.formed = self.bound = False
 
-    def __init__(self, Context context, ranks, str name, bytes key, timeout=None):
+    def __init__(self, Context context, ranks, str name, bytes key, timeout=None, lives=None, memory=None):
         """``ranks``: world ranks in the group's order; ``key``: 16 bytes that all members
-        compute alike, empty for the world."""
+        compute alike, empty for the world.  ``lives``: the members' incarnations, None: all first ones.
+        ``memory``: of the group, if it is there already: an array of this die, or (address, bytes) of another's."""
         cdef uint32_t n = len(ranks), i
         cdef uint32_t *copy
         if not context.here:
@@ -93,6 +80,7 @@ cdef class CoreGroup:
             space.current()  # raises, and says why
         self.context = context
         self.ranks = tuple(ranks)
+        self.lives = (0,) * n if lives is None else tuple(lives)
         self.name = name
         self.size = n
         self.rank = self.ranks.index(context.rank)
@@ -115,74 +103,22 @@ cdef class CoreGroup:
         context.ctx.reduce = reduce_fn()
         context.ctx.reduce_partial = reduce_partial_fn()
         context.ctx.accumulate = accumulate_fn()
-        if key:
+        if memory is not None:
+            self._adopt(memory)
+        elif key:
             self._find_memory(key, timeout)
         else:
             self._bind(<size_t>st_world_memory(&context.ctx), st_group_bytes(n, context.mailbox_bytes))
+        st_group_list(&self.g)
         st_worker_init(&self.collectives, &self.g, 0)
         st_worker_init(&self.transfers, &self.g, 1)
         self.formed = self.bound = True
-
-    def _bind(self, size_t va, uint64_t nbytes):
-        cdef int rc = st_group_bind(&self.g, <uint8_t *>va, nbytes)
-        if rc != ST_OK:
-            raise errors.from_status(rc, f"the memory of group {self.name} is not what its members agreed on")
-        st_flight_group_open(self.g.ctx, self.g.id, self.g.va, self.g.n, self.g.me, self.name.encode())
-
-    def _find_memory(self, bytes key, timeout):
-        """The leader (first member) allocates and publishes, the others wait for it."""
-        cdef uint64_t ns = deadline_of(timeout, self.context)
-        cdef const uint64_t *id = <const uint64_t *>PyBytes_AS_STRING(key)
-        cdef uint64_t nbytes = st_group_bytes(self.g.n, self.context.mailbox_bytes), va = 0, got = 0
-        cdef uint32_t leader = self.g.ranks[0]
-        cdef int rc, status = ST_OK
-        cdef size_t at = 0
-        if len(key) != 16:
-            raise ValueError("16 bytes expected")
-        closing.sweep()
-        if self.g.me == 0:
-            failure = None
-            try:
-                self._memory = self._allocate(nbytes, ST_HEAP_GROUP)
-                at = <size_t>cnp.PyArray_DATA(<cnp.ndarray>self._memory)
-                st_group_format(<uint8_t *>at, self.g.n, self.context.mailbox_bytes, id, self.g.ranks)
-            except errors.FabricMemoryError as error:
-                failure, status, at = error, ST_ENOMEM, 0
-            except Exception as error:  # whatever it was: the others must not wait for this die
-                failure, status, at = error, ST_ESYS, 0
-            with nogil:
-                rc = st_rendezvous_publish(self.g.ctx, id, at, nbytes, status, self.g.n - 1, ns)
-            if failure is not None:
-                raise failure
-            va = at
-        else:
-            with nogil:
-                rc = st_rendezvous_find(self.g.ctx, leader, id, ns, &va, &got)
-                if rc == ST_OK:
-                    rc = st_ensure_mapped(self.g.ctx, va, nbytes, 1)
-                if rc == ST_OK and got != nbytes:
-                    rc = ST_ECORRUPT
-        if rc == ST_EINTR:
-            st_raise_pending()
-        if rc != ST_OK:
-            raise errors.from_status(
-                rc, f"cannot form group {self.name}: its first member, rank {leader}, has not made its memory"
-                if self.g.me else f"cannot form group {self.name}: 64 earlier groups wait for members",
-                errno=errno, ranks=(leader,), group=self.name, operation="group",
-            )
-        self.g.va = va
-        self._bind(va, nbytes)
-        st_group_found(&self.g)
-
-    def _allocate(self, nbytes, int tag):
-        """Zeroed fabric memory of this die, as a byte array that owns it."""
-        from strata._core import memory
-        return memory.alloc_array(self.context, (nbytes,), np.dtype(np.uint8), True, tag)
 
     def __del__(self):
         if not self.formed or self.lent or not st_is_die(&self.context.ctx):
             return
         self.stop()
+        st_group_unlist(&self.g)
         if self.g.va and not is_finalizing():  # later than that modules are half gone, and memory goes anyway
             self._left = closing.leave(<size_t>&self.g, self.context, self._memory, self._channels)
             self.lent = True  # graphs that end after this, with it in one collection, still look at the ranks
@@ -191,6 +127,8 @@ cdef class CoreGroup:
         free(self.slots)
         if self.lent:
             return
+        if self.g.pin and st_is_die(self.g.ctx):
+            st_group_unpin(&self.g)
         free(self.g.bases)
         free(self.g.p2p)
         free(<void *>self.g.ranks)

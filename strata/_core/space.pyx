@@ -8,6 +8,7 @@ from strata._core.abi cimport (
     ST_EABI,
     ST_EDEAD,
     ST_EINTR,
+    ST_EINVAL,
     ST_EREG,
     ST_ESYS,
     ST_ETIMEOUT,
@@ -16,7 +17,6 @@ from strata._core.abi cimport (
     st_ctx,
     ST_LATENCIES,
     st_ensure_mapped,
-    st_header,
     st_is_die,
     st_is_ready,
     st_latency_of,
@@ -28,8 +28,10 @@ from strata._core.abi cimport (
     st_shadow_follow,
 )
 
+import time
+
 from strata import errors
-from strata._core import limits
+from strata._core import formatting, limits
 from strata._core.cpus import usable_cpus
 
 
@@ -38,20 +40,18 @@ cdef extern from *:
 
 
 cdef extern from "st_space.h" nogil:
-    int st_space_layout(st_header *h, uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes,
-                        uint64_t window_base)
-    int st_space_format(int fd, const st_header *h, uint64_t token0, uint64_t token1)
     int st_space_map(st_ctx *ctx, int fd)
     int st_space_private(st_ctx *ctx)
     int st_space_unmap(st_ctx *ctx)
 
 
 cdef extern from "st_join.h" nogil:
-    int st_space_join(st_ctx *ctx, uint32_t rank)
+    int st_space_join_as(st_ctx *ctx, uint32_t rank, int again)
     int st_space_agree(st_ctx *ctx, uint64_t timeout_ns, uint32_t *missing)
     int st_space_leave(st_ctx *ctx)
     int st_space_return(st_ctx *ctx)
     void st_space_mark_dead(st_ctx *ctx, uint32_t die)
+    void st_takeover_settle(st_ctx *ctx)
     void st_space_die(const st_ctx *ctx, uint32_t die, uint64_t *values)
 
 
@@ -66,10 +66,12 @@ cdef extern from "st_registrar.h" nogil:
 
 cdef extern from "st_live.h" nogil:
     int st_die_alive(st_ctx *ctx, uint32_t die)
+    uint64_t st_die_life(const st_ctx *ctx, uint32_t die)
 
 
 DIE_STATES = ("absent", "joined", "left")
 PAGE_BYTES = ST_PAGE_BYTES
+layout, format_space = formatting.layout, formatting.format_space
 
 
 cdef int _poll_signals(void *arg) noexcept with gil:
@@ -90,39 +92,6 @@ cdef uint64_t timeout_to_ns(object timeout, double default) except? 1:
     if seconds > 9e9:
         return 0
     return <uint64_t>(seconds * 1e9) + 2
-
-
-def layout(uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes, uint64_t window_base=0):
-    """Sizes in bytes of a job's UB space, as a dict.  ValueError if no window can hold it."""
-    cdef st_header h
-    if st_space_layout(&h, ndies, hbm_bytes, mailbox_bytes, window_base) != ST_OK:
-        raise errors.InvalidArgument(
-            f"no UB space of {ndies} dies with {hbm_bytes} bytes of HBM each and {mailbox_bytes} bytes "
-            f"of mailbox: 1 to 1024 dies are possible, HBM in whole pages of {ST_PAGE_BYTES} bytes, and "
-            "all segments (twice the HBM, a power of two) within 80 TiB; lower --hbm (STRATA_HBM)"
-        )
-    return {
-        "object_bytes": h.object_bytes,
-        "control_bytes": h.control_bytes,
-        "control_offset": h.control_offset,
-        "segment_bytes": h.seg_bytes,
-    }
-
-
-def format_space(int fd, uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes,
-                 uint64_t window_base, bytes token):
-    """Sizes an empty shared-memory object and writes its header.  ``token``: 16 random bytes."""
-    cdef st_header h
-    cdef int rc
-    layout(ndies, hbm_bytes, mailbox_bytes, window_base)
-    if len(token) != 16:
-        raise ValueError(f"token: 16 bytes expected, not {len(token)}")
-    rc = st_space_layout(&h, ndies, hbm_bytes, mailbox_bytes, window_base)
-    if rc == ST_OK:
-        rc = st_space_format(fd, &h, int.from_bytes(token[:8], "little"),
-                             int.from_bytes(token[8:], "little"))
-    if rc != ST_OK:
-        raise errors.from_status(rc, "cannot lay out the UB space in shared memory", errno=errno)
 
 
 cdef class Context:
@@ -169,8 +138,10 @@ cdef class Context:
         if self.attached and not self.ctx.pid:
             st_space_unmap(&self.ctx)
 
-    def join(self, uint32_t rank, timeout=None):
+    def join(self, uint32_t rank, timeout=None, bint again=False):
         """Becomes die ``rank``; returns when all dies are there and a window is agreed.
+
+        ``again``: another process may have been this die; if it is gone, this one takes over what it left.
 
         Raises CollectiveTimeout naming a missing rank, PeerDead, RegistrationError
         when the dies' address spaces have no window in common.  It has then left, and may retry.
@@ -181,16 +152,18 @@ cdef class Context:
         if self.published:
             st_space_return(&self.ctx)
         else:
-            self._publish(rank)
+            self._publish(rank, ns, again)
         try:
             if not self.ctx.base:
                 self._agree(ns)
+            with nogil:
+                st_takeover_settle(&self.ctx)
             self._register()
         except BaseException:
             self.leave()  # peers must not wait for it
             raise
 
-    def _publish(self, uint32_t rank):
+    def _publish(self, uint32_t rank, uint64_t ns, bint again):
         cdef int rc = st_space_private(&self.ctx)
         if rc != ST_OK:
             raise errors.from_status(rc, "no address space for this die's private tables", errno=errno)
@@ -201,7 +174,11 @@ cdef class Context:
         self.ctx.spread.me = rank
         if self.config.spread:
             self.ctx.wait.spread = &self.ctx.spread
-        rc = st_space_join(&self.ctx, rank)
+        rc = st_space_join_as(&self.ctx, rank, again)
+        end = time.monotonic() + ns / 1e9
+        while rc == ST_EINVAL and again and (ns == 0 or time.monotonic() < end):
+            time.sleep(0.005)  # the process before may be on its way out
+            rc = st_space_join_as(&self.ctx, rank, again)
         if rc != ST_OK:
             raise errors.from_status(
                 rc if rc == ST_ESYS else ST_EABI,
@@ -359,6 +336,7 @@ cdef class Context:
         counters = dict(self.ctx.count)
         counters["moves"] = self.ctx.spread.moves
         counters["quarantined_bytes"] = self.ctx.quarantined_frames * ST_PAGE_BYTES
+        counters["former_bytes"] = self.ctx.former_pages * ST_PAGE_BYTES
         return counters
 
     @property
@@ -366,6 +344,7 @@ cdef class Context:
         """False in a forked child: it is not the die."""
         return bool(st_is_die(&self.ctx))
 
+    incarnation = property(lambda self: st_die_life(&(<Context>self).ctx, (<Context>self).ctx.rank))
     rank = property(lambda self: (<Context>self).ctx.rank)
     ndies = property(lambda self: (<Context>self).ctx.ndies)
     hbm_bytes = property(lambda self: (<Context>self).ctx.job.hbm_bytes)

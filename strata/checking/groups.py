@@ -20,8 +20,9 @@ opened = Open()
 class CheckedGroup(Clocked, Group):
     """The same, and the analyser of ``strata-run --check`` is told of its operations."""
 
-    def __init__(self, context: Context, ranks: Iterable[int], name: str, key: bytes, timeout: float | None = None):
-        super().__init__(context, ranks, name, key, timeout)
+    def __init__(self, context: Context, ranks: Iterable[int], name: str, key: bytes, timeout: float | None = None,
+                 lives: Iterable[int] | None = None, memory: Any = None):  # fmt: skip
+        super().__init__(context, ranks, name, key, timeout, lives, memory)
         told = recorder.current()
         assert told is not None
         self.track = Track(told, name, self._key, self.ranks, opened)

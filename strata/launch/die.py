@@ -42,6 +42,7 @@ class Die:
         self.origin = origin
         self.interrupted = interrupted  # first byte: the launcher has sent SIGINT
         self.target: Any = None  # what run() does; set in the die
+        self.keeper: Any = None  # kept, not used
         self._environment = environment
         self._streams = streams
         self._keep = keep

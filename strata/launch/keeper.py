@@ -15,27 +15,20 @@ from strata.bootstrap import Job
 from strata.launch import checks, procs
 from strata.launch.die import Die
 from strata.launch.dumping import Recorders
+from strata.launch.forking import Forker
 from strata.launch.front import PASSED_ON, Origin
 from strata.launch.options import LAUNCHER_FAILED, TIMED_OUT, Options, put
 from strata.launch.output import Forwarder
 from strata.launch.plumbing import Plumbing
+from strata.launch.restarts import Restarts
 from strata.launch.sink import Sink
 from strata.launch.times import collector
+from strata.launch.verdict import Verdict
 from strata.launch.weak import again
 
 UNDYING = 5.0  # seconds after SIGKILL until the keeper gives a process up
 REPEAT = 0.05  # seconds within which the same signal again is an echo, not impatience
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
-
-class Verdict:
-    """Why the job is being ended: its exit status and what to say; the first one stands."""
-
-    def __init__(self, code: int, text: str = "", number: int = 0) -> None:
-        self.code = code
-        self.text = text
-        self.number = number  # the signal, if one is the reason
-        self.time = time.monotonic()
 
 
 class Keeper:
@@ -61,7 +54,6 @@ class Keeper:
         link.setblocking(False)
         self.origin = origin
         self.forwarder = forwarder
-        self._keep = (job.fd, *keep)  # descriptors that dies keep
         self.live: dict[int, int] = {}  # pid -> rank; not waited for, so the pid is theirs
         self.failures: list[tuple[int, int]] = []  # rank, status; in order of time
         self.statuses: dict[int, int] = {}  # of all that ended
@@ -79,7 +71,9 @@ class Keeper:
         self._asked: tuple[int, float] | None = None  # signal that the user has sent, and when
         self._impatient = False
         self._front = -1  # pidfd
+        self.restarts = Restarts(options.restarts, options.n)
         self._plumbing = Plumbing(options, forwarder, stdin, self._log_failed)
+        self._forker = Forker(options, job, origin, self._plumbing, (job.fd, *keep), self._interrupted)
         self._times = collector(job.token, options.n)
         self._check, self._recorders = checks.checker(options), Recorders(options, job)
 
@@ -87,56 +81,58 @@ class Keeper:
 
     def start(self) -> Die | None:
         """Forks the dies.  Returns None in the keeper and the die in each die."""
-        n, cpus = self.options.n, sorted(os.sched_getaffinity(0))
-        plumbing, listener, title = self._plumbing, self.job.serve(), procs.Title()
-        title.set("strata-keeper")
+        self.job.serve()
+        self._forker.title.set("strata-keeper")
         # What comes in between the fork and the die's own handlers waits for these.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-        for rank in range(n):
-            streams, theirs = plumbing.streams(rank)
-            die = Die(
-                rank,
-                self.job.env(rank),
-                streams,
-                self.origin,
-                keep=self._keep,
-                cpu=cpus[rank % len(cpus)] if self.options.bind else None,
-                files=plumbing.limits,
-                title=title,
-                interrupted=self._interrupted,
-            )
-            pid = -1
-            try:
-                pid = procs.fork()
-            except OSError as error:
-                text = f"cannot start rank {rank} of {n}: {error.strerror} (see `ulimit -u`, pids.max)"
-                self.end(Verdict(LAUNCHER_FAILED, text), "KILL")
-            if pid == 0:
-                self.link.close()
-                listener.close()
-                for part in (self._times, self._check):
-                    if part:
-                        part.close()
-                return die
-            for fd in theirs:
-                os.close(fd)
-            if pid < 0:
+        for rank in range(self.options.n):
+            if (die := self._fork(rank)) or self.verdict:
                 break
+        if die is None:
+            self._plumbing.close(self.options.restarts > 0)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return die
+
+    def _fork(self, rank: int, incarnation: int = 0) -> Die | None:
+        """Starts one die; the Die in it, None in the keeper."""
+        try:
+            pid, die = self._forker.fork(rank, incarnation)
+        except OSError as error:
+            self.end(Verdict(LAUNCHER_FAILED, self._forker.failed(rank, error)), "KILL")
+            return None
+        if die is None:
             self.live[pid] = rank
-            with contextlib.suppress(OSError):
-                os.setpgid(pid, pid)
-        plumbing.close()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return None
+            return None
+        die.keeper = self  # who lets go of its view of the space may close a descriptor that is another by then
+        for own in filter(None, (self.link, self.job.serve(), self._times, self._check)):
+            own.close()
+        return die
 
     # --- the loop
 
-    def run(self) -> int:
-        """Watches the job to its end; returns the launcher's exit status."""
+    def run(self) -> int | Die:
+        """Watches the job to its end; returns the exit status, or in a die that was started again the Die."""
         self._begin()
-        while self.live or not self._strays_gone() or not self._output_done():
+        while self.restarts.due or self.live or not self._strays_gone() or not self._output_done():
+            while self.restarts.due:
+                if die := self._start_again():
+                    return die
             self._step()
         return self._conclude()
+
+    def _start_again(self) -> Die | None:
+        """Starts a die that is due, unless the job is being ended; the Die in it."""
+        if self.verdict or self.stage:
+            self._failed(*self.restarts.due.pop(0))
+            return None
+        rank, _, incarnation = self.restarts.next()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        die = self._fork(rank, incarnation)
+        if die is None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if self.forwarder:
+                self.forwarder.message(self.restarts.text())
+        return die
 
     def _begin(self) -> None:
         self.selector = selectors.DefaultSelector()
@@ -210,6 +206,11 @@ class Keeper:
 
     def _ended(self, rank: int, status: int) -> None:
         self.statuses[rank] = status
+        if not (status and not self.verdict and not self.stage and self.restarts.ask(rank, status)):
+            self._failed(rank, status)
+
+    def _failed(self, rank: int, status: int) -> None:
+        """The die has ended for good, with this status."""
         if not self.live:
             self.deadline = None  # what is left are strays
         elif self.job.die_info(rank)["state"] == "absent":
@@ -376,7 +377,8 @@ class Keeper:
             from strata.launch.report import Failure, failure_text
 
             failures = [Failure(rank, status) for rank, status in self.failures]
-            root, text = failure_text(failures, self.forwarder.tails, self.options.n, self._recorders.lines)
+            root, text = failure_text(failures, self.forwarder.tails, self.options.n, self._recorders.lines,
+                                      len(self.restarts.done))  # fmt: skip
             code = root.code
         if code:
             text = again() + text

@@ -18,7 +18,7 @@ imported numpy and strata already, or any other program. Rank 0 gets the standar
 """
 
 END = """
-Exit status: that of the die that failed first (128 + the number of a signal that killed it);
+Exit status: that of the die that failed first, and was not started again (128 + the number of a signal that killed it);
 124 after --timeout, 130 after Ctrl-C (128 + signal), 141 if nobody reads the output any more,
 125 if strata-run itself fails, 126 or 127 if the program cannot be run or found, 2 for a
 wrong command line, 65 if all was well but --check has found something.
@@ -32,6 +32,13 @@ def _count(text: str) -> int:
     value = int(text)
     if not 1 <= value <= 1024:
         raise ValueError("1 to 1024 dies are possible")
+    return value
+
+
+def _restarts(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 1_000_000:
+        raise ValueError("1 or more expected")
     return value
 
 
@@ -94,6 +101,8 @@ _TABLE: tuple[tuple[tuple[str, ...], str, str | None, Callable[[str], Any], str]
      "after a failure, until SIGTERM, and from there until SIGKILL (2)"),
     (("--on-failure",), "on_failure", "kill|continue", _failure,
      "kill: end the other dies too, the usual; continue: leave them alone"),
+    (("--restarts",), "restarts", "N", _restarts,
+     "start dies that fail again, at most N times in all (strata.incarnation()); others go on"),
     (("--tag-output",), "tag", None, bool, "put [rank] before each line"),
     (("--log-dir",), "log_dir", "DIR", str, "also write DIR/rank.N.out and DIR/rank.N.err"),
     (("--bind",), "bind", None, bool, "pin each die to one CPU, in turn over those allowed"),
@@ -136,6 +145,7 @@ class Options:
         self.timeout: float | None = None
         self.grace = 2.0
         self.on_failure = "kill"
+        self.restarts = 0
         self.tag = False
         self.log_dir: str | None = None
         self.bind = False
@@ -222,7 +232,7 @@ def _split(word: str, rest: list[str]) -> tuple[str, str | None]:
 
 def parse(arguments: list[str]) -> Options:
     """Reads the command line; prints and exits for --help and for anything wrong."""
-    options, rest = Options(), list(arguments)
+    options, rest = Options(on_failure=""), list(arguments)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word = rest.pop(0)
         if word == "--":
@@ -242,6 +252,13 @@ def parse(arguments: list[str]) -> Options:
                 why = "a number expected"
             wrong(f"{name} {text}: {why}")
         setattr(options, attribute, value)
+    if options.restarts and options.on_failure == "kill":
+        wrong("--restarts and --on-failure kill: a die that is started again needs the others, so they go on")
+    if options.restarts and (options.clock or options.clock_trace or options.clock_json):
+        wrong("--restarts and --clock: virtual clocks of dies that come later are not defined")
+    if options.restarts and (options.check or options.check_json):
+        wrong("--restarts and --check: the analysis takes a job's dies for the same processes from begin to end")
+    options.on_failure = options.on_failure or ("continue" if options.restarts else "kill")
     if not options.kind:
         if not rest:
             wrong("what shall the dies run? A script, -m module, or a program")

@@ -228,6 +228,16 @@ class Forwarder:
     def add(self, rank: int, stream: int, fd: int, log: Log | None) -> None:
         self.sources.add(Source(self, rank, stream, fd, log))
 
+    def again(self, rank: int, stream: int, fd: int, log: Log | None) -> None:
+        """As add(), for a die that is started again while the job runs."""
+        source = Source(self, rank, stream, fd, log)
+        if stream == ERR:
+            source.before = next((s for s in self.sources if s.rank == rank and s.stream == OUT and s.open), None)
+        else:
+            self.tails[rank] = Tail()  # the end of what the new one says
+        self.sources.add(source)
+        source.begin(self.out if stream == OUT else self.err)
+
     def begin(self, selector: selectors.BaseSelector, failed: Callable[[Sink, OSError], None]) -> None:
         """Opens the launcher's own output; ``failed`` hears of an error in writing there."""
         self.selector = selector

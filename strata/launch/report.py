@@ -86,7 +86,8 @@ def root_cause(failures: list[Failure], exceptions: dict[int, str]) -> Failure:
 
 
 def failure_text(
-    failures: list[Failure], tails: list[Tail], size: int, where: Callable[[int], list[str]] = lambda rank: []
+    failures: list[Failure], tails: list[Tail], size: int, where: Callable[[int], list[str]] = lambda rank: [],
+    restarted: int = 0,
 ) -> tuple[Failure, str]:
     """The root cause, and the report: other failures, the end of its output, ``where`` of its rank, then it alone."""
     exceptions = {f.rank: last_exception(tails[f.rank]) for f in failures}
@@ -98,6 +99,8 @@ def failure_text(
             said = exceptions[failure.rank].partition(":")[0]
             how = status_text(failure.status) + (f", {said}" if said else "")
             others.setdefault(how, []).append(failure.rank)
+    if restarted:
+        lines.append(f"strata-run: dies had been started again {restarted} time{'s' if restarted > 1 else ''} before")
     lines += [f"strata-run: {ranks_text(ranks)} failed too: {how}" for how, ranks in others.items()]
     tail = tails[root.rank].lines()[-LINES:]
     if tail:

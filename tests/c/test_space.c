@@ -444,7 +444,7 @@ static void test_liveness(void)
     CHECK(kill(child, SIGKILL) == 0);
     while (st_die_alive(c, 1)) /* a zombie, not reaped yet, is dead; alarm() bounds this */
         sched_yield();
-    CHECK(st_load_relaxed_32(&c->dies[1].dead) == 1);
+    CHECK(st_load_relaxed_64(&c->dies[1].dead) == 1);
     CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
     CHECK(!st_die_alive(c, 1));
     close(ends[0]);

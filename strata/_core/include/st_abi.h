@@ -28,6 +28,7 @@
 #define ST_FOREIGN_SLOTS 64u
 #define ST_INLINE_BYTES 40u
 #define ST_GROUP_FLAGS 1024u
+#define ST_PIN_SLOTS 128u
 
 /* ---- the job --------------------------------------------------------- */
 
@@ -50,6 +51,7 @@ struct st_header {
     uint64_t cursors_off;
     uint64_t exports_off;
     uint64_t foreign_off;
+    uint64_t pins_off;      /* [ndies][ST_PIN_SLOTS]: memory of others that a die holds on to, for st_pin.h */
     uint64_t mailbox_bytes; /* per member and parity, in every group */
     uint32_t ndies;
     uint32_t page_shift;
@@ -59,11 +61,11 @@ struct st_header {
     uint64_t flight_off; /* struct st_flight of each die, in the control region */
 };
 _Static_assert(offsetof(struct st_header, token) == 56, "abi");
-_Static_assert(offsetof(struct st_header, ndies) == 152, "abi");
-_Static_assert(offsetof(struct st_header, candidates) == 160, "abi");
-_Static_assert(offsetof(struct st_header, wake_word) == 288, "abi");
-_Static_assert(offsetof(struct st_header, flight_off) == 296, "abi");
-_Static_assert(sizeof(struct st_header) == 304, "abi");
+_Static_assert(offsetof(struct st_header, ndies) == 160, "abi");
+_Static_assert(offsetof(struct st_header, candidates) == 168, "abi");
+_Static_assert(offsetof(struct st_header, wake_word) == 296, "abi");
+_Static_assert(offsetof(struct st_header, flight_off) == 304, "abi");
+_Static_assert(sizeof(struct st_header) == 312, "abi");
 
 /* ---- one die ------------------------------------------------------------ */
 
@@ -80,8 +82,11 @@ struct st_die {
     uint64_t start_time;  /* field 22 of /proc/pid/stat */
     uint64_t pid_ns;      /* inode of its pid namespace */
     uint64_t window_mask; /* bit i: candidate i is free in its address space */
-    uint64_t incarnation; /* times it has joined */
-    uint8_t pad0[24];
+    uint64_t incarnation; /* processes that were this die before */
+    uint64_t settled;     /* the incarnation that has taken over what its predecessor left; see st_takeover.h */
+    uint64_t taken;       /* records that its log had then: who reads on lets go of the predecessor's pages first */
+    uint32_t pins_more;   /* pins beyond the table's: it may hold on to anything */
+    uint8_t pad0[4];
     /* line 1: written by the die */
     uint64_t log_head;       /* records ever appended to its metadata log */
     uint64_t pages_reserved; /* pages of HBM in use */
@@ -91,8 +96,12 @@ struct st_die {
     uint64_t times;          /* address of its struct st_times; 0: it has no virtual clock */
     uint8_t pad1[16];
     /* line 2: written by whoever sees it */
-    uint32_t dead;
-    uint8_t pad2[60];
+    uint64_t dead; /* incarnation + 1 of the process that is known to be dead; 0: none has died */
+    uint8_t pad2[32];
+    /* a newcomer's place in a group that grows: see st_invite.h */
+    uint64_t invite; /* ST_INVITE: state, and who has claimed the newcomer */
+    uint64_t invite_va;
+    uint64_t invite_bytes;
     /* line 3: its registrar sleeps here; rung by whoever has appended to a log */
     uint32_t bell;
     uint32_t bell_sleepers;
@@ -180,7 +189,7 @@ struct st_rendezvous {
 _Static_assert(sizeof(struct st_rendezvous) == 64, "abi");
 
 /* ---- a group -----------------------------------------------------------------
- * Group memory: header, world ranks, arrival lines [2][n], member lines [n],
+ * Group memory: header, world ranks, their incarnations, arrival lines [2][n], member lines [n],
  * flags [n][ST_GROUP_FLAGS], channel table [n][n], mailboxes [n][2]. */
 
 enum st_failure_state { ST_FAIL_NONE = 0, ST_FAIL_CLAIMED = 1, ST_FAIL_PUBLISHED = 2 };

@@ -123,7 +123,7 @@ static inline int st_board_block(const struct st_boards *b, uint64_t round, uint
         return rc;
     memcpy(to, (const void *)(uintptr_t)p->block, p->block_bytes);
     st_fence_seqcst(); /* what was read, before the look at the epoch */
-    return st_board_there(b, ST_BOARD_POSTS, round, j) == ST_OK ? ST_OK : ST_EBROKEN;
+    return st_board_there(b, ST_BOARD_POSTS, round, j) == ST_OK && !st_member_replaced(b->g, j) ? ST_OK : ST_EBROKEN;
 }
 
 static inline void st_board_tell(struct st_boards *b, uint64_t round, uint32_t j)
@@ -144,6 +144,7 @@ static inline int st_board_done(struct st_boards *b, uint64_t round, int masking
         if (j == b->g->me || st_board_masked(b, j))
             continue;
         if (st_board_reach(b, j) != ST_OK || st_board_there(b, ST_BOARD_POSTS, round, j) != ST_OK ||
+            st_member_replaced(b->g, j) ||
             st_load_acquire_32(&b->at[j]->failed)) { /* pairs with st_board_fail */
             if (masking) {
                 st_board_leave_out(b, j, 1);

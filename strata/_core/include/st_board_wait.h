@@ -162,7 +162,7 @@ static inline int st_board_look(struct st_boards *b, struct st_board_wait *w, in
         why = 3;
         if (st_load_acquire_32(&b->at[j]->failed)) /* pairs with st_board_fail */
             why = 1;
-        else if (!st_die_alive(b->g->ctx, b->g->ranks[j]))
+        else if (!st_member_alive(b->g, j))
             why = 0;
         else if (give_up == ST_ETIMEOUT)
             why = 2;
@@ -197,7 +197,7 @@ static inline int st_board_await(struct st_boards *b, struct st_board_wait *w, u
             continue;
         if ((rc = st_board_reach(b, j)) != ST_OK) {
             st_mask_set(mask, j);
-            return rc;
+            return st_member_replaced(g, j) ? ST_EDEAD : rc;
         }
         st_mask_set(w->missing, j);
         w->nmissing++;

@@ -54,6 +54,8 @@ struct st_follow {
     pthread_mutex_t map_lock; /* shadow table, ready bits and mappings of the peer's segment */
     struct st_position at[2]; /* [0]: pages that are gone are unmapped up to here; [1]: new ones mapped, too */
     uint64_t passed;          /* the further of the two */
+    uint64_t life;            /* incarnation of the peer whose pages these are */
+    uint64_t kept;            /* pages of former ones that are still mapped here, since they are pinned */
 };
 
 /* Frames in quarantine: a list of runs, the entry at a run's first frame. */
@@ -74,6 +76,15 @@ struct st_imported {
     uint32_t pad;
 };
 
+/* What of this die may be in the middle of something with other dies' pages: a group.  Its locks are held meanwhile. */
+struct st_user {
+    struct st_user *next;
+    pthread_mutex_t *locks[2];
+    const uint32_t *ranks;
+    const uint32_t *lives; /* incarnations of these dies that it means */
+    uint32_t n;
+};
+
 #define ST_LATENCIES 160u /* four to a power of two, from 1 ns */
 
 struct st_ctx {
@@ -90,6 +101,7 @@ struct st_ctx {
     struct st_log_record *logs;
     uint64_t *cursors; /* [owner][reader], shared */
     struct st_export *exports; /* [ndies][ST_EXPORT_SLOTS], shared */
+    uint64_t *pins; /* [ndies][ST_PIN_SLOTS], shared */
     struct st_foreign *foreign; /* [ndies][ST_FOREIGN_SLOTS], shared */
     struct st_rendezvous *rendezvous;
     /* what the header said when it was checked: it is not read again */
@@ -109,6 +121,8 @@ struct st_ctx {
     struct st_follow *follow; /* [ndies] */
     uint64_t *frame_used;     /* bitmap of own HBM, quarantine included */
     uint64_t *page_used;      /* bitmap of own VA segment, reservations included */
+    uint64_t *kept;           /* [ndies][ready_words], bitmaps: pages of former processes that are pinned; see st_accept.h */
+    uint64_t *former;         /* bitmap of own pages that a predecessor left and peers may still look at */
     uint32_t *frame_refs;     /* mappings and handles of each own frame */
     struct st_held *held;
     struct st_imported *imported; /* [ndies][ST_EXPORT_SLOTS] */
@@ -116,11 +130,16 @@ struct st_ctx {
     uint64_t frames_left;
     uint64_t quarantined_frames;
     uint32_t held_first, held_last; /* frame + 1 */
+    uint64_t former_pages;          /* bits in former */
+    uint64_t fresh;                 /* pages of the segment from here on had nothing under them in earlier processes */
     uint64_t quarantine_ns;         /* after that a frame comes free though somebody has not read; 0: never */
     pthread_mutex_t lock; /* own pages and frames; never held while waiting for a peer */
     uint32_t lazy;        /* just in time: peers' new pages are mapped at first use only */
+    struct st_user *users; /* groups of this die; users_lock guards the list */
+    pthread_mutex_t users_lock;
     uint32_t closing;     /* exports that wait for their importers */
     uint32_t leaving_first, leaving_last; /* imports that wait for this die's peers: index + 1 */
+    uint32_t taking;      /* this process is to take over what another left (st_takeover.h) */
     uint32_t vmm;         /* handles have been made or imported: a frame may lie under several addresses */
     uint32_t latencies[ST_LATENCIES]; /* from a MAP record to its pages mapped here: a histogram */
     pthread_t registrar;

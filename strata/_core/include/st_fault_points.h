@@ -153,6 +153,16 @@
     POINT(TIME_BEFORE)        /* a time is in its record, without number */                                 \
     POINT(TIME_TAKEN)         /* a time was read, its record is taken */
 
+#define ST_FAULTS_OF_RETURN(POINT) /* a die that is started again */                                        \
+    POINT(TAKEOVER_BEFORE)    /* it has its predecessor's liveness lock */                                  \
+    POINT(TAKEOVER_BEGUN)     /* it is known, and has taken nothing over */                                 \
+    POINT(TAKEOVER_PAGES)     /* the predecessor's pages have no access */                                  \
+    POINT(TAKEOVER_TAKEN)     /* all is taken over, and not said */                                         \
+    POINT(INVITE_WAITING)     /* it waits to be taken into a group */                                       \
+    POINT(INVITE_CLAIMED)     /* all newcomers of a growth are claimed */                                   \
+    POINT(INVITE_OFFERED)     /* one of them has been offered a place */                                    \
+    POINT(INVITE_TAKEN)       /* it has taken it, and is not there yet */
+
 #define ST_FAULT_POINTS(POINT)                                                                              \
     ST_FAULTS_OF_JOB(POINT)                                                                                 \
     ST_FAULTS_OF_OPERATION(POINT)                                                                           \
@@ -164,6 +174,7 @@
     ST_FAULTS_OF_ENGINE(POINT)                                                                              \
     ST_FAULTS_OF_MESSAGES(POINT)                                                                            \
     ST_FAULTS_OF_BOARDS(POINT)                                                                              \
-    ST_FAULTS_OF_OTHERS(POINT)
+    ST_FAULTS_OF_OTHERS(POINT)                                                                              \
+    ST_FAULTS_OF_RETURN(POINT)
 
 #endif

@@ -46,7 +46,7 @@ static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, 
 {
     struct st_flight_record *record = NULL;
     struct st_waiter w;
-    uint64_t now = 0;
+    uint64_t now = 0, life = st_die_life(ctx, die);
     int rc;
 
     st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
@@ -57,7 +57,7 @@ static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, 
         if (rc == ST_AGAIN && lane)
             rc = st_lane_open(ctx, lane);
         else if (rc == ST_AGAIN)
-            rc = die == ctx->rank || st_die_alive(ctx, die) ? ST_OK : ST_EDEAD;
+            rc = die == ctx->rank || st_die_alive_as(ctx, die, life) ? ST_OK : ST_EDEAD;
         if (rc != ST_OK)
             break;
     }

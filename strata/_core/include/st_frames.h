@@ -32,6 +32,15 @@ static inline int st_frames_punch(struct st_ctx *ctx, uint64_t frame, uint64_t n
                : ST_ESYS;
 }
 
+/* Free addresses for n pages, as an index; in *found how many (0: none).  Those that earlier processes of this die have used
+ * come last: an old pointer of a peer finds nothing there, rather than something new. */
+static inline uint64_t st_pages_room(const struct st_ctx *ctx, uint64_t n, uint64_t *found)
+{
+    uint64_t at = st_bits_find(ctx->page_used, ctx->seg_pages, ctx->fresh, n, 1, found);
+
+    return *found || !ctx->fresh ? at : st_bits_find(ctx->page_used, ctx->seg_pages, 0, n, 1, found);
+}
+
 /* Is a frame of the whole object this die's? */
 static inline int st_frame_own(const struct st_ctx *ctx, uint64_t frame)
 {

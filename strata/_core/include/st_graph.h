@@ -113,7 +113,7 @@ static inline int st_graph_gone(const struct st_graph *g)
 
         for (j = 0; j < p->g->n && p->joined; j++)
             if (j != p->g->me && !st_load_acquire_64(&p->lines[j].closed) && /* pairs with st_engine_flag */
-                st_die_alive(g->e->ctx, p->g->ranks[j]))
+                st_member_alive(p->g, j))
                 return 0;
     }
     return 1;

@@ -64,13 +64,12 @@ static inline void st_graph_missing(const struct st_graph *g, struct st_graph_en
 /* ---- waiting -------------------------------------------------------------------------- */
 
 /* Members of a part that are dead; how many. */
-static inline uint32_t st_graph_dead(const struct st_graph *g, const struct st_graph_part *p, uint64_t *mask)
+static inline uint32_t st_graph_dead(const struct st_graph_part *p, uint64_t *mask)
 {
-    struct st_ctx *ctx = g->e->ctx;
     uint32_t j, n = 0;
 
     for (j = 0; j < p->g->n; j++)
-        if (j != p->g->me && !st_die_alive(ctx, p->g->ranks[j])) {
+        if (j != p->g->me && !st_member_alive(p->g, j)) {
             st_mask_set(mask, p->g->ranks[j]);
             n++;
         }
@@ -100,7 +99,7 @@ static inline int st_graph_look(const struct st_graph *g, uint64_t count, int rc
         end->status = st_group_failed(p->g);
         if (end->status != ST_OK)
             end->cause = ST_GRAPH_DECLARED;
-        else if (needed && st_graph_dead(g, p, end->mask))
+        else if (needed && st_graph_dead(p, end->mask))
             end->status = ST_EDEAD;
         for (j = 0; j < p->g->n && end->status == ST_OK; j++) {
             closed = st_load_acquire_64(&p->lines[j].closed); /* pairs with st_engine_flag */
@@ -208,7 +207,7 @@ static inline void st_graph_calm(const struct st_graph *g, struct st_graph_end *
             for (;;) {
                 phase = st_load_seqcst_64(&p->lines[j].phase); /* pairs with st_engine_flag */
                 if (j == p->g->me || !(phase & 1) || phase & ST_SDMA_POISON ||
-                    !st_die_runs(g->e->ctx, p->g->ranks[j]))
+                    !st_member_runs(p->g, j))
                     break;
                 if (st_now_ns() > until) {
                     st_mask_set(end->late, p->g->ranks[j]);

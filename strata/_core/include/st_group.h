@@ -41,6 +41,11 @@ struct st_group {
     uint64_t va;         /* of the memory, 0 for the world */
     uint64_t id;         /* first word of the group's, as in the flight recorder */
     const uint32_t *ranks; /* world ranks, a private copy */
+    const uint32_t *lives; /* their incarnations when the group was made, in its memory: one that was started again is not
+                            * the member */
+    struct st_user user;   /* this group in the die's list */
+    uint32_t pin;          /* of the memory, if that is another die's, */
+    uint64_t pinned;       /* and bytes of it */
     struct st_base *bases; /* [n], of the operation in progress */
     struct st_waiter waiter;
     uint32_t waited;     /* the operation in progress did not find all members there */
@@ -65,6 +70,7 @@ static inline int st_group_bind(struct st_group *g, uint8_t *memory, uint64_t by
         return ST_EABI;
     g->header = h;
     g->id = h->id[0];
+    g->lives = (const uint32_t *)(memory + st_group_lives_off(g->n));
     g->arrivals = (struct st_arrival *)(memory + st_group_arrivals_off(g->n));
     g->members = (struct st_member *)(memory + st_group_members_off(g->n));
     g->flags = (uint64_t *)(memory + st_group_flags_off(g->n));
@@ -76,6 +82,68 @@ static inline int st_group_bind(struct st_group *g, uint8_t *memory, uint64_t by
     if (pthread_mutex_init(&g->lock, NULL) != 0 || pthread_mutex_init(&g->p2p_lock, NULL) != 0)
         return ST_ESYS;
     return ST_OK;
+}
+
+/* Member j is there, and the process that it was when the group was made. */
+static inline int st_member_alive(const struct st_group *g, uint32_t j)
+{
+    return st_die_alive_as(g->ctx, g->ranks[j], st_load_relaxed_32(&g->lives[j]));
+}
+
+static inline int st_member_runs(const struct st_group *g, uint32_t j)
+{
+    return st_die_runs_as(g->ctx, g->ranks[j], st_load_relaxed_32(&g->lives[j]));
+}
+
+/* Was member j started again since?  What was read of it before this call may then be anything. */
+static inline int st_member_replaced(const struct st_group *g, uint32_t j)
+{
+    st_fence_seqcst(); /* what was read, before the look */
+    return st_die_life(g->ctx, g->ranks[j]) != st_load_relaxed_32(&g->lives[j]);
+}
+
+/* While a group is listed, no peer's pages go blank in the middle of its operations (st_accept.h). */
+static inline void st_group_list(struct st_group *g)
+{
+    g->user = (struct st_user){g->ctx->users, {&g->lock, &g->p2p_lock}, g->ranks, g->lives, g->n};
+    pthread_mutex_lock(&g->ctx->users_lock);
+    g->user.next = g->ctx->users;
+    g->ctx->users = &g->user;
+    pthread_mutex_unlock(&g->ctx->users_lock);
+}
+
+static inline void st_group_unlist(struct st_group *g)
+{
+    struct st_user **at;
+
+    pthread_mutex_lock(&g->ctx->users_lock);
+    for (at = &g->ctx->users; *at && *at != &g->user; at = &(*at)->next) {
+    }
+    if (*at)
+        *at = g->user.next;
+    pthread_mutex_unlock(&g->ctx->users_lock);
+}
+
+/* Holds on to the group's memory at va, which is another die's: its process `life`, or none (ST_EDEAD). */
+static inline int st_group_pin(struct st_group *g, uint64_t va, uint64_t bytes, uint64_t life)
+{
+    int64_t die = st_owner(g->ctx, va);
+
+    if (die < 0 || st_owner(g->ctx, va + bytes - 1) != die)
+        return ST_ECORRUPT;
+    if ((uint64_t)die == g->ctx->rank)
+        return ST_OK;
+    g->va = va;
+    g->pinned = bytes;
+    g->pin = st_pin(g->ctx, va, bytes);
+    return st_die_life(g->ctx, (uint32_t)die) == life ? ST_OK : ST_EDEAD;
+}
+
+static inline void st_group_unpin(struct st_group *g)
+{
+    if (g->pin)
+        st_let_go(g->ctx, g->pin, (uint32_t)st_owner(g->ctx, g->va), g->va, g->pinned);
+    g->pin = 0;
 }
 
 /* Makes zeroed memory a group's. */
@@ -92,6 +160,11 @@ static inline void st_group_format(uint8_t *memory, uint32_t n, uint64_t mailbox
     h->bytes = st_group_bytes(n, mailbox_bytes);
     memcpy(memory + st_group_ranks_off(), ranks, 4 * (size_t)n);
     h->magic = ST_MAGIC;
+}
+
+static inline void st_group_set_lives(uint8_t *memory, uint32_t n, const uint32_t *lives)
+{
+    memcpy(memory + st_group_lives_off(n), lives, 4 * (size_t)n);
 }
 
 static inline struct st_arrival *st_line(const struct st_group *g, uint64_t number, uint32_t member)
@@ -126,7 +199,7 @@ static uint32_t st_fail_wait(struct st_group *g)
         by = state >> 8;
         if (state == ST_FAIL_PUBLISHED)
             return state;
-        if (by < g->n && by != g->me && !st_die_runs(g->ctx, g->ranks[by]))
+        if (by < g->n && by != g->me && !st_member_runs(g, by))
             return state;
         if (st_now_ns() > until)
             return ST_FAIL_NONE;

@@ -6,9 +6,12 @@
 
 static inline uint64_t st_group_ranks_off(void) { return sizeof(struct st_group_header); }
 
+/* Incarnations of the members when the group was made. */
+static inline uint64_t st_group_lives_off(uint64_t n) { return st_group_ranks_off() + 4 * n; }
+
 static inline uint64_t st_group_arrivals_off(uint64_t n)
 {
-    return (st_group_ranks_off() + 4 * n + 127) / 128 * 128;
+    return (st_group_lives_off(n) + 4 * n + 127) / 128 * 128;
 }
 
 static inline uint64_t st_group_members_off(uint64_t n)

@@ -35,7 +35,7 @@ static inline int st_handle_take(struct st_ctx *ctx, uint64_t want, uint64_t *wo
     frame = st_frames_find(ctx, want, got);
     if (!*got)
         return ST_ENOMEM;
-    at = st_bits_find(ctx->page_used, ctx->seg_pages, 0, *got, 1, &room);
+    at = st_pages_room(ctx, *got, &room);
     room = ctx->huge ? room : 0;
     if (room)
         st_frames_huge(ctx, st_page_va(ctx, at), frame, *got);

@@ -3,7 +3,7 @@
 #define ST_JOIN_H
 
 #include "st_flight.h"
-#include "st_space.h"
+#include "st_takeover.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -58,29 +58,52 @@ static inline int st_space_unmap(struct st_ctx *ctx)
     return ST_OK;
 }
 
-/* Publishes this die and claims its liveness lock. */
-static inline int st_space_join(struct st_ctx *ctx, uint32_t rank)
+/* Claims this die's liveness lock, and all that a process that was this die before has left (`again`: there may have
+ * been one).  ST_EINVAL: another process has this rank; ST_EBROKEN: had it, and `again` is 0. */
+static inline int st_space_claim(struct st_ctx *ctx, uint32_t rank, int again)
 {
-    struct st_die *d;
+    struct st_die *d = &ctx->dies[rank];
     int rc;
 
-    if (rank >= ctx->ndies)
-        return ST_EINVAL;
     ctx->rank = rank;
     ctx->pid = (uint32_t)getpid();
     ST_FAULT(JOIN_BEFORE);
     rc = st_live_claim(ctx);
     if (rc != ST_OK)
         return rc;
-    ST_FAULT(JOIN_CLAIMED);
-    d = &ctx->dies[rank];
-    if (st_load_relaxed_32(&d->dead) || st_load_relaxed_32(&d->state) != ST_DIE_ABSENT)
+    if (st_load_relaxed_32(&d->state) == ST_DIE_ABSENT)
+        return again || !st_die_marked(ctx, rank) ? ST_OK : ST_EBROKEN;
+    if (!again)
         return ST_EBROKEN; /* this rank has lived already: its memory is not ours */
+    if (st_die_pid_there(d)) { /* it has lost its lock, and lives */
+        st_live_release(ctx);
+        return ST_EINVAL;
+    }
+    ST_FAULT(TAKEOVER_BEFORE);
+    return st_space_take_over(ctx);
+}
+
+/* Publishes this die.  `again`: see st_space_claim. */
+static inline int st_space_join_as(struct st_ctx *ctx, uint32_t rank, int again)
+{
+    struct st_die *d;
+    int rc, first;
+
+    if (rank >= ctx->ndies)
+        return ST_EINVAL;
+    d = &ctx->dies[rank];
+    rc = st_space_claim(ctx, rank, again);
+    if (rc != ST_OK)
+        return rc;
+    ST_FAULT(JOIN_CLAIMED);
+    first = st_load_relaxed_32(&d->state) == ST_DIE_ABSENT;
     st_store_relaxed_64(&d->start_time, st_start_time(ctx->pid));
     d->pid_ns = st_pid_namespace();
+    if (first)
+        st_store_relaxed_64(&d->dead, 0);
     st_store_release_32(&d->pid, ctx->pid); /* pairs with st_space_lost; inspectors look before it has joined */
-    d->window_mask = st_window_probe(ctx);
-    d->incarnation = 1;
+    if (first)
+        d->window_mask = st_window_probe(ctx); /* a successor's must not be another: peers go by this one */
     ST_FAULT(JOIN_HALF);
     st_flight_open(ctx, rank);
     st_store_release_32(&d->state, ST_DIE_JOINED); /* pairs with st_space_agree, st_die_alive */
@@ -89,6 +112,8 @@ static inline int st_space_join(struct st_ctx *ctx, uint32_t rank)
     st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
     return ST_OK;
 }
+
+static inline int st_space_join(struct st_ctx *ctx, uint32_t rank) { return st_space_join_as(ctx, rank, 0); }
 
 /* A die that leaves stays mapped; its peers stop waiting for it. */
 static inline int st_space_leave(struct st_ctx *ctx)
@@ -102,7 +127,6 @@ static inline int st_space_leave(struct st_ctx *ctx)
 
 static inline int st_space_return(struct st_ctx *ctx)
 {
-    ctx->dies[ctx->rank].incarnation++;
     ST_FAULT(RETURN_HALF);
     st_store_seqcst_32(&ctx->dies[ctx->rank].state, ST_DIE_JOINED); /* pairs with st_die_alive */
     return ST_OK;
@@ -110,7 +134,7 @@ static inline int st_space_return(struct st_ctx *ctx)
 
 static inline void st_space_mark_dead(struct st_ctx *ctx, uint32_t die)
 {
-    st_store_seqcst_32(&ctx->dies[die].dead, 1); /* pairs with st_space_agree, st_die_alive */
+    st_store_seqcst_64(&ctx->dies[die].dead, st_die_life(ctx, die) + 1); /* pairs with st_space_agree, st_die_alive */
     st_wake(&ctx->header->wake_word, &ctx->header->sleepers);
 }
 
@@ -131,7 +155,7 @@ static inline int st_space_lost(struct st_ctx *ctx, uint32_t die)
 {
     const struct st_die *d = &ctx->dies[die];
 
-    return st_load_relaxed_32(&d->dead) ||
+    return st_die_marked(ctx, die) ||
            (st_load_acquire_32(&d->pid) && !st_die_runs(ctx, die)); /* pairs with st_space_join */
 }
 

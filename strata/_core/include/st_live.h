@@ -100,26 +100,57 @@ static inline int st_live_claim(struct st_ctx *ctx)
     return ST_OK;
 }
 
+/* Lets go of it again. */
+static inline void st_live_release(struct st_ctx *ctx)
+{
+    struct flock lock = st_live_lock(ctx, ctx->rank, F_UNLCK);
+
+    (void)fcntl(ctx->fd, F_SETLK, &lock);
+}
+
+/* Which process of a die this is: how many were it before. */
+static inline uint64_t st_die_life(const struct st_ctx *ctx, uint32_t die)
+{
+    return st_load_acquire_64(&ctx->dies[die].incarnation); /* pairs with st_space_take_over */
+}
+
+/* Is it known that a die's process is dead?  The word names the process that died, so that who finds the dead too late
+ * cannot say it of its successor. */
+static inline int st_die_marked(const struct st_ctx *ctx, uint32_t die)
+{
+    uint64_t dead = st_load_relaxed_64(&ctx->dies[die].dead);
+
+    return dead && dead == st_die_life(ctx, die) + 1;
+}
+
+/* Is the process that was a die still there, going by its pid?  1: yes, or it cannot be known. */
+static inline int st_die_pid_there(const struct st_die *d)
+{
+    uint64_t started;
+
+    if (!d->pid_ns || d->pid_ns != st_pid_namespace() || !d->start_time)
+        return 0;
+    started = st_start_time(st_load_relaxed_32(&d->pid));
+    return started == st_load_relaxed_64(&d->start_time) || started == ST_START_UNKNOWN;
+}
+
 /* Is the process of a joined die still there?  A few microseconds; sticky. */
 static inline int st_die_process_alive(struct st_ctx *ctx, uint32_t die)
 {
     struct st_die *d = &ctx->dies[die];
+    uint64_t life = st_die_life(ctx, die);
     struct flock lock;
-    uint64_t started;
 
     if (die == ctx->rank && st_is_die(ctx)) /* not a viewer, which has no rank, nor a forked child */
         return 1;
-    if (st_load_relaxed_32(&d->dead))
+    if (st_die_marked(ctx, die))
         return 0;
     lock = st_live_lock(ctx, die, F_WRLCK);
     if (fcntl(ctx->fd, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK)
         return 1;
-    if (d->pid_ns && d->pid_ns == st_pid_namespace() && d->start_time) {
-        started = st_start_time(d->pid);
-        if (started == d->start_time || started == ST_START_UNKNOWN)
-            return 1;
-    }
-    st_store_release_32(&d->dead, 1); /* pairs with nothing: a sticky hint */
+    if (st_die_pid_there(d))
+        return 1;
+    st_store_release_64(&d->dead, life + 1); /* pairs with nothing: a sticky hint */
     st_store_relaxed_32(&ctx->spread.cpus[die], 0); /* the dead take no CPU */
     return 0;
 }
@@ -137,13 +168,39 @@ static inline int st_die_alive(struct st_ctx *ctx, uint32_t die)
 {
     uint32_t state = st_load_acquire_32(&ctx->dies[die].state); /* pairs with st_space_join */
 
-    if (st_load_relaxed_32(&ctx->dies[die].dead))
+    if (st_die_marked(ctx, die))
         return 0;
     if (state == ST_DIE_LEFT)
         return 0;
     if (state == ST_DIE_ABSENT)
         return 1;
     return st_die_runs(ctx, die);
+}
+
+/* The same of one process: a die that was started again is not the one that others knew. */
+static inline int st_die_alive_as(struct st_ctx *ctx, uint32_t die, uint64_t life)
+{
+    return st_die_alive(ctx, die) && st_die_life(ctx, die) == life;
+}
+
+static inline int st_die_runs_as(struct st_ctx *ctx, uint32_t die, uint64_t life)
+{
+    return st_die_runs(ctx, die) && st_die_life(ctx, die) == life;
+}
+
+/* A process of a die in one word, not 0: what stands in a lock that it holds. */
+static inline uint32_t st_die_stamp(const struct st_ctx *ctx, uint32_t die)
+{
+    return (die + 1) | (uint32_t)st_die_life(ctx, die) << 12;
+}
+_Static_assert(ST_MAX_DIES < 4096, "a rank fits below the incarnation");
+
+/* Is the process dead? */
+static inline int st_stamp_dead(struct st_ctx *ctx, uint32_t stamp)
+{
+    uint32_t die = stamp % 4096 - 1;
+
+    return die < ctx->ndies && (!st_die_alive(ctx, die) || st_die_stamp(ctx, die) != stamp);
 }
 
 #endif

@@ -1,9 +1,8 @@
 /* Point to point: send and receive with tags.
  *
- * Small messages travel in the channel's slots; a sender of a large one posts
- * its address and the receiver pulls.  Both sides are small state machines
- * that a caller drives with st_p2p_progress() until it does not say ST_AGAIN;
- * so one thread can drive many, in any order.
+ * Small messages travel in the channel's slots; a sender of a large one posts its address and the receiver pulls.  Both
+ * are small state machines that a caller drives with st_p2p_progress() until it does not say ST_AGAIN; so one thread can
+ * drive many, in any order.
  */
 #ifndef ST_P2P_H
 #define ST_P2P_H
@@ -172,6 +171,8 @@ static inline int st_recv_finish(struct st_group *g, struct st_transfer *t)
         rc = st_ensure_mapped(g->ctx, t->m.va, t->bytes, 0);
         if (rc == ST_OK)
             st_copy(t->buf, (const void *)(uintptr_t)t->m.va, t->bytes, t->bytes >= (4u << 20));
+        if (st_member_replaced(g, t->peer))
+            rc = ST_EDEAD; /* what was copied may be anything */
     } else {
         st_store_relaxed_64(&r->desc, t->desc); /* if it has been withdrawn, the reply may be another's */
         st_store_relaxed_64(&r->count, t->count);
@@ -223,10 +224,8 @@ static inline int st_p2p_progress(struct st_group *g, struct st_transfer *t)
     return t->receive ? st_recv_finish(g, t) : st_send_acked(g, t);
 }
 
-/* Takes back a send that has not been answered, also from a receiver that is
- * reading it (and may be stopped there): it finds out before it believes what it
- * has read.  So the sender's bytes are its own again at once, and nobody waits.
- * Returns rc, or the transfer's outcome if that came first. */
+/* Takes back a send that has not been answered, also from a receiver that is reading it (and may be stopped there): it
+ * finds out before it believes what it has read.  So the bytes are the sender's again at once; returns rc or the outcome. */
 static inline int st_send_cancel(struct st_group *g, struct st_transfer *t, int rc)
 {
     struct st_reply *r;
@@ -247,9 +246,10 @@ static inline int st_p2p_look(struct st_group *g, struct st_transfer *t)
 {
     int rc;
 
-    if (t->peer == g->me || st_die_alive(g->ctx, g->ranks[t->peer]))
+    if (t->peer == g->me || st_member_alive(g, t->peer))
         return st_group_failed(g) == ST_OK ? ST_AGAIN : ST_EBROKEN;
-    rc = st_p2p_progress(g, t); /* what it sent before it died counts */
+    /* What it sent before it died counts, until its die is started again. */
+    rc = st_member_replaced(g, t->peer) ? ST_EDEAD : st_p2p_progress(g, t);
     return rc == ST_AGAIN ? ST_EDEAD : rc;
 }
 

@@ -159,7 +159,7 @@ static inline int st_pages_try(struct st_ctx *ctx, uint64_t npages, uint64_t *va
             found = st_bit(ctx->page_used, k) ? 0 : found;
         rc = found ? ST_OK : ST_EINVAL;
     } else {
-        at = st_bits_find(ctx->page_used, ctx->seg_pages, 0, npages, 1, &found);
+        at = st_pages_room(ctx, npages, &found);
         rc = found ? ST_OK : ST_ENOMEM;
     }
     if (rc == ST_OK)

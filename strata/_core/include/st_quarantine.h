@@ -88,12 +88,15 @@ static inline void st_frames_freed(struct st_ctx *ctx, uint64_t frame, uint64_t 
     st_store_relaxed_64(&ctx->dies[ctx->rank].pages_reserved, ctx->hbm_pages - ctx->frames_left);
 }
 
+static inline uint64_t st_former_release(struct st_ctx *ctx); /* st_former.h */
+
 /* Frees what can be freed; the lock is not held over system calls.  Returns how
  * many frames came free. */
 static inline uint64_t st_quarantine_reclaim(struct st_ctx *ctx)
 {
     uint64_t frame = 0, n, total = 0;
 
+    st_former_release(ctx);
     for (;;) {
         pthread_mutex_lock(&ctx->lock);
         n = st_quarantine_take(ctx, &frame);
@@ -131,7 +134,7 @@ static inline int st_quarantine_wait(struct st_ctx *ctx, struct st_waiter *w, ui
     uint64_t left;
 
     for (;;) {
-        left = st_load_acquire_64(&ctx->quarantined_frames); /* pairs with st_quarantine_reclaim */
+        left = st_load_relaxed_64(&ctx->former_pages) + st_load_acquire_64(&ctx->quarantined_frames); /* pairs with st_quarantine_reclaim */
         again = st_load_relaxed_64(&ctx->count.reclaimed) != reclaimed || st_quarantine_reclaim(ctx);
         if (again)
             break;
@@ -197,5 +200,7 @@ static inline void st_frames_refer(struct st_ctx *ctx, uint64_t frame, uint64_t 
             run = 1;
     }
 }
+
+#include "st_former.h"
 
 #endif

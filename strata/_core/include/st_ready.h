@@ -6,7 +6,7 @@
 #define ST_READY_H
 
 #include "st_flight.h"
-#include "st_shadow.h"
+#include "st_follow.h"
 
 /* May pages in this state be touched? */
 static inline int st_page_allows(uint64_t word, int writes)

@@ -11,6 +11,7 @@
 #define ST_REGISTRAR_H
 
 #include "st_export.h"
+#include "st_follow.h"
 #include "st_thread.h"
 
 #define ST_REGISTRAR_STACK (256u << 10)
@@ -27,6 +28,10 @@ static inline int st_registrar_round(struct st_ctx *ctx, uint32_t *failed)
     for (die = 0; die < ctx->ndies; die++) {
         if (die == ctx->rank)
             continue;
+        if (st_accept(ctx, die) != ST_OK) { /* started again, and an operation with the one before goes on here */
+            ++*failed;
+            continue;
+        }
         head = st_log_head(ctx, die);
         cursor = st_load_relaxed_64(&ctx->follow[die].passed);
         if (cursor >= head)
@@ -60,7 +65,7 @@ static inline void st_registrar_sleep(struct st_ctx *ctx, uint32_t seen, uint32_
     for (die = 0; die < ctx->ndies; die++)
         if (die != ctx->rank && st_load_relaxed_64(&ctx->follow[die].passed) < st_log_head(ctx, die))
             behind++;
-    if (failed || st_load_relaxed_64(&ctx->quarantined_frames) || st_export_pending(ctx))
+    if (failed || st_load_relaxed_64(&ctx->quarantined_frames) || st_load_relaxed_64(&ctx->former_pages) || st_export_pending(ctx))
         limit = &ts;
     if (behind <= failed && !st_load_acquire_32(&ctx->registrar_stop)) /* pairs with st_registrar_end */
         st_futex(&me->bell, FUTEX_WAIT, seen, limit);

@@ -17,6 +17,7 @@ static inline int st_rendezvous_stale(struct st_ctx *ctx, uint64_t va)
     const uint8_t *memory = (const uint8_t *)(uintptr_t)va;
     const struct st_group_header *h = (const struct st_group_header *)memory;
     const uint32_t *ranks;
+    const uint32_t *lives;
     const struct st_member *m;
     uint32_t n, j, rank;
 
@@ -26,11 +27,12 @@ static inline int st_rendezvous_stale(struct st_ctx *ctx, uint64_t va)
     if (n > ctx->ndies || st_ensure_mapped(ctx, va, st_group_flags_off(n), 0) != ST_OK)
         return 1;
     ranks = (const uint32_t *)(memory + st_group_ranks_off());
+    lives = (const uint32_t *)(memory + st_group_lives_off(n));
     m = (const struct st_member *)(memory + st_group_members_off(n));
     for (j = 0; j < n; j++) {
         rank = ranks[j];
         if (rank < ctx->ndies && rank != ctx->rank && !st_load_acquire_64(&m[j].found) && /* pairs with st_group_found */
-            st_die_alive(ctx, rank))
+            st_die_alive_as(ctx, rank, lives[j]))
             return 0;
     }
     return 1;
@@ -123,9 +125,9 @@ static inline uint64_t st_rendezvous_read(const struct st_rendezvous *s, const u
     return st_load_relaxed_64(&s->state) == number ? number : 0;
 }
 
-/* Waits for a group's memory.  ST_EDEAD: the leader died first. */
-static inline int st_rendezvous_find(struct st_ctx *ctx, uint32_t leader, const uint64_t key[2],
-                                     uint64_t timeout_ns, uint64_t *va, uint64_t *bytes)
+/* Waits for a group's memory, from process `life` of its leader.  ST_EDEAD: that died first. */
+static inline int st_rendezvous_await(struct st_ctx *ctx, uint32_t leader, uint64_t life, const uint64_t key[2],
+                                      uint64_t timeout_ns, uint64_t *va, uint64_t *bytes)
 {
     struct st_rendezvous *s = st_rendezvous_table(ctx, leader);
     struct st_flight_record *record = NULL;
@@ -146,7 +148,7 @@ static inline int st_rendezvous_find(struct st_ctx *ctx, uint32_t leader, const 
             break;
         if (rc == ST_AGAIN) {
             st_flight_waits(ctx, &record, ST_FLIGHT_GROUP, leader, key[0], 0, 0);
-            dead = !st_die_alive(ctx, leader); /* one more look at what it left */
+            dead = !st_die_alive_as(ctx, leader, life); /* one more look at what it left */
         }
     }
     st_wait_end(&w);
@@ -164,6 +166,12 @@ found:
     if (rc == ST_OK && (*va % ST_LINE || st_owner(ctx, *va) != (int64_t)leader))
         rc = ST_ECORRUPT;
     return rc;
+}
+
+static inline int st_rendezvous_find(struct st_ctx *ctx, uint32_t leader, const uint64_t key[2],
+                                     uint64_t timeout_ns, uint64_t *va, uint64_t *bytes)
+{
+    return st_rendezvous_await(ctx, leader, st_die_life(ctx, leader), key, timeout_ns, va, bytes);
 }
 
 /* A member has the group's memory. */
@@ -208,7 +216,7 @@ static inline int st_group_deserted(struct st_group *g, uint64_t how)
 
     for (j = 0; j < g->n; j++)
         if (j != g->me && st_load_acquire_64(&g->members[j].left) < how && /* pairs with st_group_leave */
-            st_die_alive(g->ctx, g->ranks[j]))
+            st_member_alive(g, j))
             return 0;
     return 1;
 }
@@ -237,7 +245,7 @@ static inline int st_group_survivors(struct st_group *g, uint64_t round, uint64_
         memset(missing, 0, ST_MASK_WORDS * 8);
         for (j = 0, absent = 0; j < g->n; j++) {
             called = st_load_acquire_64(&g->members[j].shrink) >= round; /* pairs with the store above */
-            alive = called || rc == ST_OK || st_die_alive(g->ctx, g->ranks[j]);
+            alive = called || rc == ST_OK || st_member_alive(g, j);
             if (!alive) /* what it did before it died counts */
                 called = st_load_acquire_64(&g->members[j].shrink) >= round; /* pairs with the store above */
             if (called)

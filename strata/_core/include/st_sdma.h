@@ -18,7 +18,7 @@ struct st_lane {
     uint32_t die; /* whose DMA thread reads it */
     uint32_t depth;
     uint32_t index;
-    uint32_t pad;
+    uint32_t life; /* which process of the die */
 };
 
 /* What the page table says of a range now, in one number that is never 0: after the memory has
@@ -108,6 +108,7 @@ static inline struct st_sdma *st_sdma_of(struct st_ctx *ctx, uint32_t die)
 /* Finds ring `index` of a die.  ST_ENOJOB: the die takes no descriptors, or has no such ring. */
 static inline int st_lane_attach(struct st_ctx *ctx, uint32_t die, uint32_t index, struct st_lane *lane)
 {
+    uint64_t life = die < ctx->ndies ? st_die_life(ctx, die) : 0; /* before its rings are looked for */
     struct st_sdma *s = die < ctx->ndies && index < ST_SDMA_RINGS ? st_sdma_of(ctx, die) : NULL;
     uint64_t va = s ? st_load_acquire_64(&s->rings[index]) : 0; /* pairs with st_engine_add */
     struct st_ring *r = (struct st_ring *)(uintptr_t)va;
@@ -117,7 +118,7 @@ static inline int st_lane_attach(struct st_ctx *ctx, uint32_t die, uint32_t inde
     if (va % ST_LINE || st_owner(ctx, va) != (int64_t)die || st_ensure_mapped(ctx, va, sizeof *r, 1) != ST_OK)
         return ST_ECORRUPT;
     *lane = (struct st_lane){.ring = r, .of = s, .opened = st_load_acquire_64(&r->opened), /* pairs with st_engine_add */
-                             .die = die, .depth = r->depth, .index = index};
+                             .die = die, .depth = r->depth, .index = index, .life = (uint32_t)life};
     if (!lane->opened)
         return ST_ENOJOB;
     if (r->magic != ST_SDMA_MAGIC || r->index != index || !lane->depth || lane->depth & (lane->depth - 1) ||
@@ -132,7 +133,7 @@ static inline int st_lane_open(struct st_ctx *ctx, const struct st_lane *lane)
     uint64_t va = (uint64_t)(uintptr_t)lane->ring, of = (uint64_t)(uintptr_t)lane->of;
 
     if (lane->die != ctx->rank) {
-        if (!st_die_alive(ctx, lane->die))
+        if (!st_die_alive_as(ctx, lane->die, lane->life))
             return ST_EDEAD;
         if (st_ensure_mapped(ctx, of, sizeof *lane->of, 1) != ST_OK ||
             st_ensure_mapped(ctx, va, st_ring_bytes(lane->depth), 1) != ST_OK)
@@ -157,17 +158,17 @@ static inline void st_sdma_bell(struct st_sdma *s, uint32_t index)
  * giving up.  One that is stopped there holds others up until their deadline (ST_ETIMEOUT). */
 static inline int st_lane_lock(struct st_ctx *ctx, const struct st_lane *lane, struct st_waiter *w)
 {
-    uint32_t *lock = &lane->ring->lock, holder;
+    uint32_t *lock = &lane->ring->lock, holder, mine = st_die_stamp(ctx, ctx->rank);
     int rc = st_lane_open(ctx, lane), step;
 
-    while (rc == ST_OK && !st_cas_acq_rel_32(lock, 0, ctx->rank + 1)) { /* pairs with st_lane_unlock */
+    while (rc == ST_OK && !st_cas_acq_rel_32(lock, 0, mine)) { /* pairs with st_lane_unlock */
         step = st_wait_step(w);
         if (step == ST_OK)
             continue;
         rc = step == ST_EINTR ? step : st_lane_open(ctx, lane);
         holder = st_load_acquire_32(lock); /* pairs with st_lane_unlock */
-        if (rc == ST_OK && holder - 1 < ctx->ndies && holder - 1 != ctx->rank && !st_die_alive(ctx, holder - 1) &&
-            st_cas_acq_rel_32(lock, holder, ctx->rank + 1)) { /* pairs with nothing: the holder is dead */
+        if (rc == ST_OK && holder != mine && st_stamp_dead(ctx, holder) &&
+            st_cas_acq_rel_32(lock, holder, mine)) { /* pairs with nothing: the holder is dead */
             ST_FAULT(RING_TAKEN_OVER);
             st_sdma_bell(lane->of, lane->index); /* it may have moved the tail, and not rung: a full ring would stay full */
             return ST_OK;

@@ -72,6 +72,8 @@ static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t 
     at = st_align(at + (uint64_t)ndies * ST_FOREIGN_SLOTS * sizeof(struct st_foreign), 4096);
     h->flight_off = at;
     at = st_align(at + ndies * sizeof(struct st_flight), 4096);
+    h->pins_off = at;
+    at = st_align(at + (uint64_t)ndies * ST_PIN_SLOTS * 8, 4096);
     h->logs_off = at;
     at = st_align(at + (uint64_t)ndies * ST_LOG_RECORDS * sizeof(struct st_log_record), 4096);
     h->world_off = at;
@@ -106,7 +108,8 @@ static inline int st_space_header(int fd, struct st_header *h)
         want.logs_off != h->logs_off || want.rendezvous_off != h->rendezvous_off ||
         want.world_off != h->world_off || want.cpus_off != h->cpus_off ||
         want.cursors_off != h->cursors_off || want.exports_off != h->exports_off ||
-        want.foreign_off != h->foreign_off || want.flight_off != h->flight_off)
+        want.foreign_off != h->foreign_off || want.flight_off != h->flight_off ||
+        want.pins_off != h->pins_off)
         return ST_EABI;
     for (i = 0; i < ST_NCANDIDATES; i++)
         if (!h->candidates[i] || h->candidates[i] % ST_PAGE_BYTES || h->candidates[i] >> 56)
@@ -143,6 +146,7 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
     ctx->cursors = (uint64_t *)(ctx->control + h.cursors_off);
     ctx->exports = (struct st_export *)(ctx->control + h.exports_off);
     ctx->foreign = (struct st_foreign *)(ctx->control + h.foreign_off);
+    ctx->pins = (uint64_t *)(ctx->control + h.pins_off);
     ctx->logs = (struct st_log_record *)(ctx->control + h.logs_off);
     ctx->spread.cpus = (uint32_t *)(ctx->control + h.cpus_off);
     ctx->spread.n = h.ndies;
@@ -221,6 +225,8 @@ static inline uint64_t st_space_tables(struct st_ctx *ctx, uint8_t *p)
     ctx->follow = st_space_table(p, &at, ctx->ndies * sizeof(struct st_follow));
     ctx->frame_used = st_space_table(p, &at, (ctx->hbm_pages + 63) / 64 * 8);
     ctx->page_used = st_space_table(p, &at, ctx->ready_words * 8);
+    ctx->kept = st_space_table(p, &at, (uint64_t)ctx->ndies * ctx->ready_words * 8);
+    ctx->former = st_space_table(p, &at, ctx->ready_words * 8);
     ctx->frame_refs = st_space_table(p, &at, ctx->hbm_pages * 4);
     ctx->held = st_space_table(p, &at, ctx->hbm_pages * sizeof(struct st_held));
     ctx->imported = st_space_table(p, &at, (uint64_t)ctx->ndies * ST_EXPORT_SLOTS * sizeof(struct st_imported));
@@ -246,7 +252,7 @@ static inline int st_space_private(struct st_ctx *ctx)
         if (pthread_mutex_init(&ctx->follow[i].log_lock, NULL) != 0 ||
             pthread_mutex_init(&ctx->follow[i].map_lock, NULL) != 0)
             return ST_ESYS;
-    return pthread_mutex_init(&ctx->lock, NULL) == 0 ? ST_OK : ST_ESYS;
+    return pthread_mutex_init(&ctx->lock, NULL) == 0 && pthread_mutex_init(&ctx->users_lock, NULL) == 0 ? ST_OK : ST_ESYS;
 }
 
 #endif

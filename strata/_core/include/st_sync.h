@@ -29,7 +29,7 @@ static inline int st_group_look(struct st_group *g, uint32_t phase, uint64_t num
     for (j = 0; j < g->n; j++) {
         if (j == g->me || st_here(g, phase, number, j))
             continue;
-        if (!st_die_alive(g->ctx, g->ranks[j]) && !st_here(g, phase, number, j)) {
+        if (!st_member_alive(g, j) && !st_here(g, phase, number, j)) {
             st_mask_set(dead, j);
             ndead++;
         }
@@ -145,7 +145,7 @@ static inline uint32_t st_group_lost(struct st_group *g, int sure, uint64_t *mas
 
     do {
         for (j = 0; j < g->n; j++)
-            if (j != g->me && !st_die_alive(g->ctx, g->ranks[j])) {
+            if (j != g->me && !st_member_alive(g, j)) {
                 st_mask_set(mask, j);
                 lost++;
             }
@@ -170,7 +170,7 @@ static inline uint32_t st_group_quiesce(struct st_group *g, uint64_t number, uin
             continue;
         while (st_load_seqcst_64(&g->members[j].began) == number && /* pairs with st_group_begin */
                st_load_acquire_64(&g->members[j].done) < number) { /* pairs with st_group_complete */
-            if (!st_die_runs(g->ctx, g->ranks[j])) /* one that has left may still have a thread at it */
+            if (!st_member_runs(g, j)) /* one that has left may still have a thread at it */
                 break;
             if (st_now_ns() > until) {
                 st_mask_set(mask, j);
@@ -191,7 +191,7 @@ static inline int st_group_writing(struct st_group *g, uint64_t number, const ui
     for (j = 0; j < g->n; j++)
         if ((mask[j >> 6] >> (j & 63) & 1) &&
             st_load_acquire_64(&g->members[j].done) < number && /* pairs with st_group_complete */
-            st_die_runs(g->ctx, g->ranks[j]))
+            st_member_runs(g, j))
             return 1;
     return 0;
 }

@@ -11,12 +11,29 @@
 
 /* ---- addresses ---------------------------------------------------------------- */
 
+/* A free range of npages pages at a multiple of align_pages, at or after page `at`, as an index; 0 in *found: none. */
+static inline uint64_t st_va_find(struct st_ctx *ctx, uint64_t at, uint64_t npages, uint64_t align_pages, uint64_t *found)
+{
+    uint64_t next, base = st_segment(ctx, ctx->rank) >> ST_PAGE_SHIFT;
+
+    *found = 0;
+    while (npages <= ctx->seg_pages && align_pages <= base + ctx->seg_pages) {
+        at = st_bits_find(ctx->page_used, ctx->seg_pages, at, npages, 1, found);
+        next = (base + at + align_pages - 1) / align_pages * align_pages - base;
+        if (!*found || next == at)
+            break;
+        at = next; /* is there room from here on? */
+        *found = 0;
+    }
+    return at;
+}
+
 /* Reserves addresses with nothing under them: npages pages at a multiple of
  * align_pages.  ST_ENOMEM: the segment has no such range (errno 0), or the file
  * system has no room for the page table. */
 static inline int st_va_reserve(struct st_ctx *ctx, uint64_t npages, uint64_t align_pages, uint64_t *va)
 {
-    uint64_t at = 0, found = 0, next, base = st_segment(ctx, ctx->rank) >> ST_PAGE_SHIFT;
+    uint64_t at, found;
     int rc;
 
     if (!st_is_die(ctx))
@@ -24,14 +41,9 @@ static inline int st_va_reserve(struct st_ctx *ctx, uint64_t npages, uint64_t al
     if (npages == 0 || align_pages == 0)
         return ST_EINVAL;
     pthread_mutex_lock(&ctx->lock);
-    while (npages <= ctx->seg_pages && align_pages <= base + ctx->seg_pages) {
-        at = st_bits_find(ctx->page_used, ctx->seg_pages, at, npages, 1, &found);
-        next = (base + at + align_pages - 1) / align_pages * align_pages - base;
-        if (!found || next == at)
-            break;
-        at = next; /* is there room from here on? */
-        found = 0;
-    }
+    at = st_va_find(ctx, ctx->fresh, npages, align_pages, &found);
+    if (!found && ctx->fresh) /* then where earlier processes had something */
+        at = st_va_find(ctx, 0, npages, align_pages, &found);
     errno = 0;
     rc = found ? st_table_reserve(ctx, at + npages) : ST_ENOMEM;
     if (rc == ST_OK) {

@@ -1,0 +1,46 @@
+"""The UB space before anybody is in it: its sizes, and its header."""
+
+from libc.errno cimport errno
+from libc.stdint cimport uint32_t, uint64_t
+
+from strata._core.abi cimport ST_OK, ST_PAGE_BYTES, st_header
+
+from strata import errors
+
+cdef extern from "st_space.h" nogil:
+    int st_space_layout(st_header *h, uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes,
+                        uint64_t window_base)
+    int st_space_format(int fd, const st_header *h, uint64_t token0, uint64_t token1)
+
+
+def layout(uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes, uint64_t window_base=0):
+    """Sizes in bytes of a job's UB space, as a dict.  ValueError if no window can hold it."""
+    cdef st_header h
+    if st_space_layout(&h, ndies, hbm_bytes, mailbox_bytes, window_base) != ST_OK:
+        raise errors.InvalidArgument(
+            f"no UB space of {ndies} dies with {hbm_bytes} bytes of HBM each and {mailbox_bytes} bytes "
+            f"of mailbox: 1 to 1024 dies are possible, HBM in whole pages of {ST_PAGE_BYTES} bytes, and "
+            "all segments (twice the HBM, a power of two) within 80 TiB; lower --hbm (STRATA_HBM)"
+        )
+    return {
+        "object_bytes": h.object_bytes,
+        "control_bytes": h.control_bytes,
+        "control_offset": h.control_offset,
+        "segment_bytes": h.seg_bytes,
+    }
+
+
+def format_space(int fd, uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes,
+                 uint64_t window_base, bytes token):
+    """Sizes an empty shared-memory object and writes its header.  ``token``: 16 random bytes."""
+    cdef st_header h
+    cdef int rc
+    layout(ndies, hbm_bytes, mailbox_bytes, window_base)
+    if len(token) != 16:
+        raise ValueError(f"token: 16 bytes expected, not {len(token)}")
+    rc = st_space_layout(&h, ndies, hbm_bytes, mailbox_bytes, window_base)
+    if rc == ST_OK:
+        rc = st_space_format(fd, &h, int.from_bytes(token[:8], "little"),
+                             int.from_bytes(token[8:], "little"))
+    if rc != ST_OK:
+        raise errors.from_status(rc, "cannot lay out the UB space in shared memory", errno=errno)
