@@ -118,7 +118,7 @@ class Streams(Steps):
         self.t.wait_event(event)
         with strata.stream(self.t):
             way = [(self.g.send, self.y, (self.rank + 1) % self.n), (self.g.recv, self.x, (self.rank - 1) % self.n)]
-            # With more dies a message may meet one that a failed stream has replaced by nothing (docs/faults.md, Known).
+            # With more dies a message may meet one that a failed stream has replaced (docs/faults.md, Known).
             for move, array, peer in (way if self.rank else way[::-1]) if self.n == 2 else ():
                 move(array, peer)
             if self.n > 2:
