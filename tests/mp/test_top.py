@@ -56,10 +56,11 @@ if world.rank == 2:
     time.sleep(1000)
 world.all_reduce(x)
 """
-    with Running("-n", 4, sleeper(tmp_path, body), tmp_path) as running:
+    name = f"late{os.getpid()}.py"  # of which no other test has a job at the same time
+    with Running("-n", 4, sleeper(tmp_path, body, name), tmp_path) as running:
         pids = all_there(tmp_path, 4)
         job = the_job(running)
-        assert sorted(pids) == sorted(set(job.holders) & set(pids)) and job.name == "sleeper.py" and job.ndies == 4
+        assert sorted(pids) == sorted(set(job.holders) & set(pids)) and job.name == name and job.ndies == 4
         what = [("all_reduce #3 of world", [2])]
         seen = until_waits(job, lambda w: all(w.get(r) == what for r in (0, 1, 3)) and 2 not in w, "three wait for one")
         assert [die["state"] for die in seen["dies"]] == ["running"] * 4
@@ -69,7 +70,7 @@ world.all_reduce(x)
         os.kill(victim, signal.SIGSTOP)
         until(lambda: look(job)["dies"][2]["state"] == "stopped", "the stopped die is seen")
         os.kill(seen["dies"][0]["pid"], signal.SIGSTOP)
-        for wanted in (str(running.pid), str(victim), "sleeper.py", job.token[:8]):
+        for wanted in (str(running.pid), str(victim), name, job.token[:8]):
             status, said = command("top", wanted)
             assert status == 0, said
             assert "ranks 0-1, 3 wait for rank 2 in all_reduce #3 of world since" in said
