@@ -236,8 +236,7 @@ def again():
             strata.init()
             die()
         if at == "world":
-            strata.init()
-            threading.Timer(0.05, die).start()
+            growing.core.await_offer = lambda *_: die()
         if at == "taken":
             growing.core.read_offer = lambda *_: die()
         if at == "code":
