@@ -470,7 +470,7 @@ static const struct litmus tests[] = {
     {"ring slots and tail", 3, ring_begin, {submits, executes, submits}, bad, {"st_lane_ring"}, 0},
     {"board slots", 2, board_begin, {posts, copies}, bad, {"st_board_publish"}, 0},
     {"small message", 2, message_begin, {sends, receives}, bad, {"st_send_post"}, 0},
-    {"large message", 2, message_begin, {sends_large, receives_large}, bad, {"st_recv_finish"}, 0},
+    {"large message", 2, message_begin, {sends_large, receives_large}, bad, {0}, 0},
     {"completion", 2, begin, {completes, completes}, bad, {"st_group_complete"}, 0},
     {"flags of a plan", 2, begin, {unit_done, unit_waits}, bad, {"st_unit_done"}, 0},
     {"board given up", 2, fail_begin, {board_fails, board_failed}, bad, {"st_board_fail"}, 0},

@@ -80,6 +80,7 @@ static void queue(struct die *die)
     uint64_t rounds = s->rounds, r, k, i;
 
     CHECK(engine);
+    engine->ctx = die->ctx;
     for (i = 0; i < STREAMS; i++) {
         lane[i] = (struct lane){.die = die, .buffers = s->buffers[die->rank][i], .rounds = rounds, .which = i};
         lane[i].p = (struct st_progress *)(void *)s->page[die->rank] + i;
@@ -211,6 +212,7 @@ static void test_ends(void)
     CHECK(s && engine);
     d = scene_open(s, 2, 100000);
     d->ctx[0].wait.poll_ns = MS;
+    engine->ctx = &d->ctx[0];
     p = (struct st_progress *)(void *)s->page[0];
     CHECK_IS(st_stream_wait(engine, p, 0, &d->ctx[0].wait, MS), ST_OK);
     CHECK_IS(st_stream_wait(engine, p, 1, &d->ctx[0].wait, MS), ST_ETIMEOUT);

@@ -16,7 +16,7 @@ from faultlib import BOUND, CLONE_NEWNS, LIBC, Job, check_group, died, in_namesp
 from launching import run, write
 
 import strata
-from strata import errors
+from strata import errors, vmm
 from strata.testing import Pool
 
 MAPPINGS = int(Path("/proc/sys/vm/max_map_count").read_text())  # that a process may have
@@ -199,17 +199,27 @@ def test_no_memory_may_be_locked(tmp_path):
 def _no_mappings(die):
     g = strata.world()
     g.all_reduce(strata.ones(1 << 16))
-    taken = None
-    if die.rank == 1:
-        pages = 2 * MAPPINGS
-        taken = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    pages = 3 * MAPPINGS
+    taken = mmap.mmap(-1, pages * mmap.PAGESIZE) if die.rank == 1 else None
+    every_second = iter(range(0, pages, 2))
+
+    def fill():  # every second page becomes a mapping of its own
         start = np.frombuffer(taken, "u1").ctypes.data
-        for k in range(0, pages, 2):  # every second page becomes a mapping of its own
+        for k in every_second:
             if LIBC.mprotect(ctypes.c_void_p(start + k * mmap.PAGESIZE), ctypes.c_size_t(mmap.PAGESIZE), 1) != 0:
                 break
+
+    out = np.zeros(8 << 20, "u1")
+    if taken is not None:
+        fill()
     g.barrier()
-    x = strata.full(8 << 20, die.rank, "u1") if die.rank == 0 else None
-    caught = die.catch(g.broadcast, x if die.rank == 0 else np.zeros(8 << 20, "u1"))
+    if die.rank == 0:  # pages whose frames go the other way: none joins the mapping beside it
+        size, span = vmm.granularity(), vmm.reserve_address(out.nbytes)
+        for offset in reversed(range(0, out.nbytes, size)):
+            vmm.map(span, vmm.create_handle(size), offset)
+        vmm.set_access(span, "read_write")
+        out = vmm.array(span, out.nbytes, "u1")
+    caught = die.catch(g.broadcast, out)
     die.say("caught", caught)
     assert caught.kind in ("RegistrationError", "FabricMemoryError", "CollectiveMismatch", "GroupBroken"), caught
     if die.rank == 1:

@@ -16,6 +16,7 @@ import pytest
 from launching import run, write
 
 from strata import bootstrap, errors
+from strata._core import backing
 
 NOBODY = 65534
 ROOT = os.geteuid() == 0
@@ -196,7 +197,7 @@ def test_whatever_the_umask_the_space_is_the_users_alone(mask):
 def test_names_cannot_be_guessed_and_are_never_taken_over(monkeypatch):
     """A name that is there already is refused, not opened: whoever put it there would have the job's memory."""
     taken = bytes(range(16))
-    monkeypatch.setattr(bootstrap.secrets, "token_bytes", lambda n: taken[:n])
+    monkeypatch.setattr(backing.secrets, "token_bytes", lambda n: taken[:n])
     path = Path(f"/dev/shm/strata.{os.getuid()}.{taken.hex()}")
     for plant in (lambda: path.write_bytes(b""), lambda: path.symlink_to("/dev/shm/strata-test-nothing")):
         plant()

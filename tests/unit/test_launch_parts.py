@@ -21,7 +21,7 @@ def test_command_line():
         "n": 4, "hbm": 1 << 30, "timeout": 1.5, "grace": 0.0, "on_failure": "kill", "tag": True,
         "log_dir": None, "bind": True, "intercept": False, "kind": "script", "target": ["a.py", "-n", "9"],
         "clock": None, "clock_trace": None, "clock_json": None, "check": False, "check_json": None,
-        "dump": None, "dump_dir": None, "weak_order": None,
+        "dump": None, "dump_dir": None, "weak_order": None, "restarts": 0,
     }  # fmt: skip
 
 

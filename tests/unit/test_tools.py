@@ -59,6 +59,7 @@ def tree(tmp_path):
         "strata/_core/include/st_atomic.h": (
             ROOT / "strata/_core/include/st_atomic.h"
         ).read_text(),
+        "strata/_core/include/st_checked.h": (ROOT / "strata/_core/include/st_checked.h").read_text(),
         "strata/_core/include/st_x.h": HEADER,
         "tests/c/t.c": C_TEST,
     }
