@@ -106,7 +106,9 @@ def main(argv: list[str]) -> int:
         call([args.python, "-m", "venv", builder])
         say("wheel from the sdist, in an isolated build")
         pip = ["-m", "pip", "--disable-pip-version-check"]
-        call([builder / "bin/python", *pip, "wheel", "-q", "--no-deps", "-w", folder, sdist], cwd=folder)
+        # Unoptimised: what is looked at is what the wheel holds, and compiling is most of the time.
+        call([builder / "bin/python", *pip, "wheel", "-q", "--no-deps", "-w", folder, sdist], cwd=folder,
+             env={**os.environ, "STRATA_DEBUG": "1"})  # fmt: skip
         (wheel,) = folder.glob("strata-*.whl")
         check_contents(wheel)
         venv = folder / "venv"

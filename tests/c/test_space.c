@@ -2,7 +2,7 @@
  *
  *     gcc -std=gnu11 -D_GNU_SOURCE -O2 -pthread -Istrata/_core/include tests/c/test_space.c && ./a.out [seed]
  *
- * tsan must report: st_space_join
+ * tsan must report: st_space_join_as
  */
 #include <sys/prctl.h>
 #include <sys/resource.h>

@@ -13,9 +13,9 @@ from strata.plan.spec import Spec
 from strata.plan.topology import HOST
 from strata.testing import Pool
 
-CALLS = 5_000
+CALLS = 2_500
 SHAPES = 1100  # more than a group's tables hold
-SLACK = 3 << 20  # bytes: what Python itself may keep, and how far the tables are filled; 600 bytes a call
+SLACK = 3 << 20  # bytes: what Python itself may keep, and how far the tables are filled; 1200 bytes a call
 
 
 def ways(n):

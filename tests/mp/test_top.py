@@ -71,9 +71,9 @@ world.all_reduce(x)
         until(lambda: look(job)["dies"][2]["state"] == "stopped", "the stopped die is seen")
         os.kill(seen["dies"][0]["pid"], signal.SIGSTOP)
         for wanted in (str(running.pid), str(victim), name, job.token[:8]):
-            status, said = command("top", wanted)
+            sought = "ranks 0-1, 3 wait for rank 2 in all_reduce #3 of world since"  # said once it is old enough
+            status, said = until(lambda w=wanted, s=sought: (got := command("top", w)) and s in got[1] and got, sought)
             assert status == 0, said
-            assert "ranks 0-1, 3 wait for rank 2 in all_reduce #3 of world since" in said
             assert "which is stopped (SIGSTOP)" in said and f"launcher {running.pid}" in said
         status, said = command("top", running.pid, "--json")
         assert {w["rank"]: w["for"] for w in json.loads(said)["waits"]} == {0: [2], 1: [2], 3: [2]}
@@ -147,7 +147,7 @@ strata.world().barrier()
         what = [("init", [1])]
         seen = until_waits(job, lambda w: w == {0: what, 2: what}, "both wait for rank 1")
         assert [die["state"] for die in seen["dies"]] == ["running", "not joined", "running"]
-        assert "rank 1 in init" in command("top", running.pid)[1]
+        until(lambda: "rank 1 in init" in command("top", running.pid)[1], "it says so, once it is old enough")
         victim = seen["dies"][2]["pid"]
         assert victim in pids
         os.kill(victim, signal.SIGKILL)
@@ -170,7 +170,9 @@ while True:
         assert all(r["kind"] == "collective" for r in first["dies"][0]["records"][-50:])
         times = [r["begin_ns"] for r in first["dies"][0]["records"]]
         assert all(t > 0 for t in times) and times == sorted(times) and len(times) >= 100
-        second = until(lambda: (s := look(job))["dies"][0]["begun"] > first["dies"][0]["begun"] and s, "more are")
+        enough = [die["begun"] + 1000 for die in first["dies"]]
+        second = until(lambda: (s := look(job)) and all(d["begun"] > k for d, k in zip(s["dies"], enough, strict=True))
+                       and s, "more are")  # fmt: skip
         header, *rows = text.table(second, first).splitlines()
         rate = header.split().index("ops/s")
         assert header.split()[:3] == ["rank", "pid", "state"] and all(int(row.split()[rate]) > 0 for row in rows)
