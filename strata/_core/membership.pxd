@@ -42,4 +42,4 @@ cdef class Membership:
     cdef readonly int size
     cdef object _memory          # array that keeps own group memory, or None
 
-    cdef int _hold(self, uint64_t va, uint64_t nbytes, uint64_t life)
+    cdef int _hold(self, uint64_t va, uint64_t nbytes, uint64_t life) noexcept

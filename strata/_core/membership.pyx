@@ -68,7 +68,7 @@ cdef class Membership:
         self._bind(va, nbytes)
         st_group_found(&self.g)
 
-    cdef int _hold(self, uint64_t va, uint64_t nbytes, uint64_t life):
+    cdef int _hold(self, uint64_t va, uint64_t nbytes, uint64_t life) noexcept:
         """Pins and maps memory that process ``life`` of another die has made."""
         cdef int rc
         with nogil:
