@@ -96,7 +96,7 @@ class Drawer:
     def first(self, rng: random.Random, counts: dict[str, int]) -> str:
         """The fault of the first of two victims."""
         names = ["ARRIVE_BEFORE"]
-        if rng.random() < 0.5:
+        if rng.random() < 0.5 or names[0] not in counts:
             names = [name for name in counts if not name.startswith(("JOIN_", "ALL_JOINED", "LEFT_", "RETURN_"))]
         name = rng.choice(names)
         return f"{name}:{rng.randint(1, counts[name])}:kill"

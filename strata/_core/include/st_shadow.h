@@ -106,6 +106,13 @@ static inline int st_shadow_sync(struct st_ctx *ctx, uint32_t die, uint64_t at, 
                 break;
         }
         rc = st_shadow_map(ctx, die, i, run, w);
+        if ((rc == ST_EFILE || rc == ST_ECORRUPT) && ST_PTE_FOREIGN(w)) {
+            st_fence_seqcst(); /* the word goes before what it leads to */
+            if (st_load_acquire_64(&table[i]) != w) { /* pairs with st_pages_publish */
+                rc = ST_OK; /* deregistered meanwhile: what is there now counts */
+                run = 0;
+            }
+        }
     }
     return rc;
 }
