@@ -18,21 +18,13 @@ from pathlib import Path
 from faults_lib import measure, report
 from faults_lib.jobs import EXTRA, NotStarted, library
 from versus_lib import contenders
+from versus_lib.arguments import positive
 from versus_lib.report import machine
 
 CONTENDERS = ("strata", *contenders.MPIS, "gloo", *EXTRA)
 SIZES = {"kill": (8, 1 << 20), "stop": (8,), "counts": (8, 1 << 16, 1 << 22), "operations": (8, 1 << 16),
          "left": (1 << 20,)}
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
-
-
-def positive(kind):
-    def convert(text):
-        value = kind(text)
-        if value <= 0:
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return value
-    return convert
 
 
 def listed(known):

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from versus_lib import cells, contenders, report
+from versus_lib.arguments import positive
 from versus_lib.measure import Run
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -34,15 +35,6 @@ def size(text):
     if value < 8:
         raise argparse.ArgumentTypeError("sizes start at 8 bytes")
     return value
-
-
-def positive(kind):
-    def convert(text):
-        value = kind(text)
-        if value <= 0:
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return value
-    return convert
 
 
 def listed(convert, known=None):

@@ -71,16 +71,8 @@ static void tell(int k, uint64_t value) { st_store_release_64(&say->step[k], val
 
 static struct st_ctx *enter_again(int fd, uint32_t rank)
 {
-    struct st_ctx *c = calloc(1, sizeof *c);
-    uint32_t missing;
+    struct st_ctx *c = enter_as(fd, rank, 1);
 
-    CHECK(c);
-    CHECK_IS(st_space_map(c, fd), ST_OK);
-    CHECK_IS(st_space_private(c), ST_OK);
-    c->wait = (struct st_wait_policy){.sleep_ns = 1000000, .poll_ns = 2000000};
-    c->quarantine_ns = 5000000000ull;
-    CHECK_IS(st_space_join_as(c, rank, 1), ST_OK);
-    CHECK_IS(st_space_agree(c, 60000000000ull, &missing), ST_OK);
     st_takeover_settle(c);
     return c;
 }
