@@ -25,7 +25,7 @@ def test_random_kills():
         faulttrials.run(trial)
 
 
-@pytest.mark.parametrize("operation", ["init", "shrink", "exchange", "split", "background", "leave"])
+@pytest.mark.parametrize("operation", ["init", "shrink", "exchange", "split", "background", "leave", "compute"])
 def test_kill_in(operation):
     """The kinds of operation that a few random trials may miss."""
     seed = random.SystemRandom().randrange(1 << 31)
