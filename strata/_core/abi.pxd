@@ -112,6 +112,7 @@ cdef extern from "st_ctx.h" nogil:
         uint64_t reclaimed_unread
         uint64_t waits
         uint64_t sends
+        uint64_t casts
         uint64_t recvs
 
     struct st_position:

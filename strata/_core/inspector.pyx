@@ -157,7 +157,7 @@ cdef extern from "st_wait.h" nogil:
 STATES = ("absent", "joined", "left")
 # In the order of enum st_flight_kind and enum st_phase.
 KINDS = ("", "collective", "send", "recv", "posts", "drain", "join", "group", "shrink", "late map", "submit", "event",
-         "flag", "stream", "work", "replay", "lock")
+         "flag", "stream", "work", "replay", "lock", "cast")
 PHASES = ("arrival", "execution", "completion")
 
 

@@ -37,6 +37,7 @@ def operation(record: dict[str, Any], groups: dict[int, dict[str, Any]]) -> str:
         "work": f"wait for an asynchronous operation{of}",
         "replay": f"wait for replay {number} of a graph",
         "lock": f"wait for another thread's operation{of}",
+        "cast": f"bound broadcast #{number}{of}",
     }.get(kind, kind)
 
 
@@ -65,7 +66,7 @@ def waits(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _missing(rank: int, record: dict[str, Any], group: dict[str, Any] | None, snapshot: dict[str, Any]) -> list[int]:
     kind, number = record["kind"], record["number"]
-    if kind in ("send", "recv", "group", "flag", "submit"):
+    if kind in ("send", "recv", "cast", "group", "flag", "submit"):
         return [record["peer"]] if record["peer"] not in (None, rank) else []
     if kind == "join":
         never = [die for die in snapshot["dies"] if not die.get("joined", True)]

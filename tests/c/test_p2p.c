@@ -273,7 +273,7 @@ static void test_cancel(struct scene *s)
             r = transfer(1, 0, 10, to, 8);
             CHECK_IS(st_p2p_progress(g1, &r), ST_AGAIN);
         }
-        CHECK_IS(st_send_cancel(g0, &t, ST_ETIMEOUT), ST_ETIMEOUT);
+        CHECK_IS(st_p2p_cancel(g0, &t, ST_ETIMEOUT), ST_ETIMEOUT);
     }
     r = transfer(1, 0, 9, to, LARGE);
     do { /* drops one at a time */
@@ -301,7 +301,7 @@ static void test_withdraw(struct scene *s)
     CHECK_IS(st_p2p_progress(g0, &t), ST_AGAIN);
     CHECK_IS(st_p2p_progress(g1, &r), ST_OK);
     CHECK(filled(to, LARGE, 12));
-    CHECK_IS(st_send_cancel(g0, &t, ST_ETIMEOUT), ST_OK); /* too late: it has been received */
+    CHECK_IS(st_p2p_cancel(g0, &t, ST_ETIMEOUT), ST_OK); /* too late: it has been received */
 }
 
 /* ---- damaged channels -------------------------------------------------------------------- */
@@ -448,7 +448,7 @@ static void cancelling(struct die *die)
                 rc = st_p2p_progress(g, &t);
                 for (uint64_t spin = next(&die->seed) % 500; rc == ST_AGAIN && spin--;)
                     st_pause();
-                rc = rc == ST_AGAIN ? st_send_cancel(g, &t, ST_ETIMEOUT) : rc;
+                rc = rc == ST_AGAIN ? st_p2p_cancel(g, &t, ST_ETIMEOUT) : rc;
             }
             CHECK(rc == ST_OK || rc == ST_ETIMEOUT);
             if (rc == ST_OK)

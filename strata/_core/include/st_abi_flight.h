@@ -33,7 +33,8 @@ enum st_flight_kind {
     ST_FLIGHT_WORK = 14,      /* the host waits for an asynchronous operation of this die */
     ST_FLIGHT_REPLAY = 15,    /* the host waits for a graph's replay */
     ST_FLIGHT_LOCK = 16,      /* waits for another thread of this die that uses the group */
-    ST_FLIGHT_KINDS = 17,
+    ST_FLIGHT_CAST = 17,      /* a bound broadcast; peer: the root, or for it a member that is late; number: of its casts */
+    ST_FLIGHT_KINDS = 18,
     ST_FLIGHT_ASYNC = 0x80 /* added: by a thread of the group's, while the program may do something else */
 };
 

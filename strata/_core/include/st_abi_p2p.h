@@ -61,4 +61,37 @@ _Static_assert(offsetof(struct st_channel, slot) == 64, "abi");
 _Static_assert(offsetof(struct st_channel, reply) == 64 + 64 * 32, "abi");
 _Static_assert(offsetof(struct st_channel, eager) == 64 + 64 * 32 + 32 * 128, "abi");
 
+/* ---- one to all: the cast ring of a member, made when it first binds a broadcast ------
+ * Lives in the member's HBM.  It writes slots; each of the others writes its line of `taken`. */
+
+#define ST_CAST_SLOTS 16u
+#define ST_CAST_BYTES 65536u
+#define ST_CAST_INLINE 32u
+
+struct st_cast_slot {
+    uint64_t seq; /* index + 1; the commit word */
+    uint64_t desc;
+    uint64_t count;
+    uint64_t bytes;
+    uint8_t data[ST_CAST_INLINE]; /* what fits here is nowhere else */
+};
+_Static_assert(sizeof(struct st_cast_slot) == 64, "abi");
+
+struct st_cast_taken {
+    uint64_t count; /* slots that the reader has done with */
+    uint8_t pad[56];
+};
+
+struct st_cast {
+    uint64_t magic; /* once the rest is ready */
+    uint32_t nmembers;
+    uint8_t pad[52];
+    struct st_cast_slot slot[ST_CAST_SLOTS];
+    uint8_t data[ST_CAST_SLOTS][ST_CAST_BYTES];
+    struct st_cast_taken taken[]; /* [nmembers] */
+};
+_Static_assert(offsetof(struct st_cast, slot) == 64, "abi");
+_Static_assert(offsetof(struct st_cast, data) == 64 + 64 * ST_CAST_SLOTS, "abi");
+_Static_assert(sizeof(struct st_cast) == 64 + ST_CAST_SLOTS * (64 + ST_CAST_BYTES), "abi");
+
 #endif

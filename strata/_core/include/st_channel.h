@@ -18,7 +18,12 @@ struct st_p2p {
     struct st_unexpected **last; /* NULL: not used yet */
     uint64_t channel;            /* address of the incoming channel, once checked */
     uint64_t out;                /* of this die's own to the peer */
+    uint64_t cast;               /* address of the peer's cast ring (of this die: its own), once checked */
+    uint64_t cast_next;          /* casts of the peer that were taken here; of this die: that it has made */
+    uint64_t cast_passed;        /* of this die: that all had taken when it last looked */
 };
+
+_Static_assert(sizeof(struct st_p2p) <= 64, "what the groups' fronts allocate a member");
 
 static inline struct st_channel *st_channel_at(uint64_t va) { return (struct st_channel *)(uintptr_t)va; }
 
@@ -33,9 +38,23 @@ static inline void st_channel_open(struct st_group *g, uint32_t dst, uint64_t va
     g->p2p[dst].out = va;
     st_channel_at(va)->magic = ST_MAGIC;
     ST_FAULT(CHANNEL_BEFORE);
-    st_store_seqcst_64(st_channel_word(g, g->me, dst), va); /* pairs with st_channel_from */
+    st_store_seqcst_64(st_channel_word(g, g->me, dst), va); /* pairs with st_channel_find */
     ST_FAULT(CHANNEL_AFTER);
     st_group_wake(g);
+}
+
+/* The address of what member `from` has published to `to`, mapped here; 0: nothing yet, or rc says what is wrong. */
+static inline uint64_t st_channel_find(struct st_group *g, uint32_t from, uint32_t to, uint64_t bytes, int *rc)
+{
+    uint64_t va = st_load_acquire_64(st_channel_word(g, from, to)); /* pairs with st_channel_open, st_cast_open */
+
+    if (!va)
+        return 0;
+    if (st_owner(g->ctx, va) != (int64_t)g->ranks[from] || va % ST_LINE)
+        *rc = ST_ECORRUPT;
+    else
+        *rc = st_ensure_mapped(g->ctx, va, bytes, 1);
+    return *rc == ST_OK ? va : 0;
 }
 
 /* The incoming channel from src; NULL: it has not sent anything yet. */
@@ -46,15 +65,8 @@ static inline struct st_channel *st_channel_from(struct st_group *g, uint32_t sr
 
     if (p->channel)
         return st_channel_at(p->channel);
-    va = st_load_acquire_64(st_channel_word(g, src, g->me)); /* pairs with st_channel_open */
+    va = st_channel_find(g, src, g->me, sizeof(struct st_channel), rc);
     if (!va)
-        return NULL;
-    if (st_owner(g->ctx, va) != (int64_t)g->ranks[src] || va % ST_LINE) {
-        *rc = ST_ECORRUPT;
-        return NULL;
-    }
-    *rc = st_ensure_mapped(g->ctx, va, sizeof(struct st_channel), 1);
-    if (*rc != ST_OK)
         return NULL;
     if (st_channel_at(va)->magic != ST_MAGIC) {
         *rc = ST_ECORRUPT;

@@ -5,8 +5,6 @@
 #include "st_crew.h"
 #include "st_exec_sdma.h"
 
-#define ST_DESC_NOTHING 11ull /* of a member that cannot take part: no other member asks for that */
-
 /* What the caller asks for.  Private memory; filled by the front, which has
  * checked the arguments. */
 struct st_request {

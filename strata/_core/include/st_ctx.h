@@ -38,6 +38,7 @@ struct st_counters {
     uint64_t reclaimed_unread; /* of them, without all readers: one was too slow */
     uint64_t waits; /* waits that outlasted the first look */
     uint64_t sends;
+    uint64_t casts; /* made here */
     uint64_t recvs;
 };
 

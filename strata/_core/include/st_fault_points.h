@@ -129,7 +129,12 @@
     POINT(RECV_TAKEN)         /* the slot is free, the message has no answer */                             \
     POINT(RECV_CLAIMED)       /* a receiver is about to copy from the sender */                             \
     POINT(RECV_COPIED)        /* it has copied, and not said so */                                          \
-    POINT(RECV_ACKED)         /* it has said so, nobody was woken */
+    POINT(RECV_ACKED)         /* it has said so, nobody was woken */                                        \
+    POINT(CAST_MADE)          /* a cast ring is made, nobody can find it */                                 \
+    POINT(CAST_BEFORE)        /* a cast is in its slot, without number */                                   \
+    POINT(CAST_AFTER)         /* it is there, nobody was woken */                                           \
+    POINT(CAST_READ)          /* a member has read it, and not said so */                                   \
+    POINT(CAST_TAKEN)         /* it has said so, nobody was woken */
 
 #define ST_FAULTS_OF_BOARDS(POINT) /* boards */                                                             \
     POINT(BOARD_FORMATTED)    /* a board is made, nobody can find it */                                     \

@@ -18,6 +18,7 @@
 #include "st_ready.h"
 
 #define ST_MASK_WORDS (ST_MAX_DIES / 64)
+#define ST_DESC_NOTHING 11ull /* of a member that cannot take part: no other member asks for that */
 
 enum st_phase { ST_PHASE_ARRIVAL = 0, ST_PHASE_EXECUTION = 1, ST_PHASE_COMPLETION = 2 };
 

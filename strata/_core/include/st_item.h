@@ -93,7 +93,7 @@ static inline void st_item_append(struct st_item **pending, struct st_item *item
     for (at = pending; *at; at = &(*at)->next) {
         const struct st_transfer *o = &(*at)->transfer;
 
-        if (o->state == ST_P2P_NEW && o->receive == t->receive && o->peer == t->peer && o->tag == t->tag)
+        if (o->state == ST_P2P_NEW && o->receive == t->receive && o->peer == t->peer && o->tag == t->tag && o->cast == t->cast)
             item->ahead = *at;
     }
     if (item->ahead)

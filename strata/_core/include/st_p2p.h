@@ -7,8 +7,7 @@
 #ifndef ST_P2P_H
 #define ST_P2P_H
 
-#include "st_copy.h"
-#include "st_transfer.h"
+#include "st_cast.h"
 
 /* ---- send ---------------------------------------------------------------------- */
 
@@ -160,7 +159,7 @@ static inline int st_recv_finish(struct st_group *g, struct st_transfer *t)
         goto out;
     }
     r = &st_channel_at(g->p2p[t->peer].channel)->reply[t->m.reply];
-    if (!st_cas_acq_rel_64(&r->ack, t->m.seq << 8 | ST_ACK_POSTED, /* pairs with st_send_cancel */
+    if (!st_cas_acq_rel_64(&r->ack, t->m.seq << 8 | ST_ACK_POSTED, /* pairs with st_p2p_cancel */
                            t->m.seq << 8 | ST_ACK_CLAIMED)) {
         t->state = ST_P2P_NEW; /* cancelled: as if it had never been sent */
         rc = ST_AGAIN;
@@ -178,7 +177,7 @@ static inline int st_recv_finish(struct st_group *g, struct st_transfer *t)
         st_store_relaxed_64(&r->count, t->count);
     }
     ST_FAULT(RECV_COPIED);
-    if (!st_cas_acq_rel_64(&r->ack, t->m.seq << 8 | ST_ACK_CLAIMED, /* pairs with st_send_cancel, st_send_acked */
+    if (!st_cas_acq_rel_64(&r->ack, t->m.seq << 8 | ST_ACK_CLAIMED, /* pairs with st_p2p_cancel, st_send_acked */
                            t->m.seq << 8 | (rc == ST_OK ? ST_ACK_DONE : ok ? ST_ACK_FAILED : ST_ACK_REFUSED))) {
         t->state = ST_P2P_NEW; /* withdrawn while it was copied: what came may be anything */
         rc = ST_AGAIN;
@@ -202,6 +201,8 @@ static inline int st_p2p_progress(struct st_group *g, struct st_transfer *t)
 {
     int rc;
 
+    if (t->cast)
+        return st_cast_progress(g, t);
     if (t->state == ST_P2P_NEW) {
         rc = st_ensure_own(g->ctx, t->buf, t->bytes, (int)t->receive);
         t->refused = rc != ST_OK;
@@ -224,12 +225,14 @@ static inline int st_p2p_progress(struct st_group *g, struct st_transfer *t)
     return t->receive ? st_recv_finish(g, t) : st_send_acked(g, t);
 }
 
-/* Takes back a send that has not been answered, also from a receiver that is reading it (and may be stopped there): it
+/* Gives a transfer up.  Takes back a send that has not been answered, also from a receiver that is reading it (and may be stopped there): it
  * finds out before it believes what it has read.  So the bytes are the sender's again at once; returns rc or the outcome. */
-static inline int st_send_cancel(struct st_group *g, struct st_transfer *t, int rc)
+static inline int st_p2p_cancel(struct st_group *g, struct st_transfer *t, int rc)
 {
     struct st_reply *r;
 
+    if (t->cast)
+        return st_cast_cancel(g, t, rc);
     if (t->receive || t->state != ST_P2P_POSTED)
         return rc;
     r = st_send_reply(g, t);
@@ -246,6 +249,8 @@ static inline int st_p2p_look(struct st_group *g, struct st_transfer *t)
 {
     int rc;
 
+    if (t->cast)
+        return st_cast_look(g, t);
     if (t->peer == g->me || st_member_alive(g, t->peer))
         return st_group_failed(g) == ST_OK ? ST_AGAIN : ST_EBROKEN;
     /* What it sent before it died counts, until its die is started again. */
@@ -272,7 +277,7 @@ static inline int st_p2p_run(struct st_group *g, struct st_transfer *t, uint64_t
         if (rc != ST_AGAIN)
             break;
     }
-    why = st_send_cancel(g, t, rc);
+    why = st_p2p_cancel(g, t, rc);
     rc = rc == ST_EINTR ? rc : why;
     t->err = errno;
     st_wait_end(&w);

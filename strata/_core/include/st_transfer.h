@@ -11,6 +11,7 @@ struct st_transfer {
     uint32_t peer;
     uint32_t state;
     int err;
+    uint32_t cast;    /* to all, or from one that speaks to all: st_cast.h.  peer: the root */
     uint32_t refused; /* buf is fabric memory without the access that it takes; nothing was sent or taken */
     int64_t tag;
     uint64_t desc;
@@ -26,8 +27,10 @@ struct st_transfer {
 /* The flight recorder's lines of a transfer. */
 static inline void st_p2p_record(const struct st_group *g, struct st_transfer *t, uint32_t how)
 {
-    t->record = st_flight_begin(g->ctx, how | (t->receive ? ST_FLIGHT_RECV : ST_FLIGHT_SEND), g->ranks[t->peer], g->id,
-                                (uint64_t)t->tag, t->desc, t->count, t->bytes);
+    uint32_t kind = t->cast ? ST_FLIGHT_CAST : t->receive ? ST_FLIGHT_RECV : ST_FLIGHT_SEND;
+    uint64_t number = t->cast ? g->p2p[t->peer].cast_next + 1 : (uint64_t)t->tag;
+
+    t->record = st_flight_begin(g->ctx, how | kind, g->ranks[t->peer], g->id, number, t->desc, t->count, t->bytes);
     st_flight_time(g->ctx, t->record);
 }
 

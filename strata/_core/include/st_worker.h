@@ -127,7 +127,7 @@ static inline int st_worker_drive(struct st_worker *w, struct st_item *item, int
         if (rc == ST_AGAIN && st_worker_stopping(w))
             rc = ST_EINTR;
         if (rc != ST_AGAIN)
-            rc = st_send_cancel(w->group, t, rc);
+            rc = st_p2p_cancel(w->group, t, rc);
     }
     if (rc != ST_AGAIN || t->state != ST_P2P_NEW)
         st_item_pass(item);
