@@ -14,13 +14,13 @@ What the best of the first half loses in the second by chance is in both.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from bench_lib.lines import Kind, write
 
 import strata
 from strata import tuning
@@ -28,6 +28,8 @@ from strata.config import parse_size
 from strata.plan.select import Ask, Settings, choose
 from strata.plan.table import Table
 
+KINDS = {"time": Kind(("operation", "dies", "bytes", "algorithm"), less=("us",)),
+         "choice": Kind(("operation", "dies", "bytes"))}
 Cells = dict[tuple[str, int, int], dict[str, float]]  # (operation, dies, bytes of a part) -> us by algorithm
 
 
@@ -88,6 +90,16 @@ def report(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def lines(rows: list[dict]) -> list[dict]:
+    """A record for each time, and one for what was chosen in each cell."""
+    found = []
+    for row in rows:
+        cell = {name: row[name] for name in ("operation", "dies", "bytes")}
+        found += [{"record": "time", **cell, "algorithm": name, "us": us} for name, us in row["us"].items()]
+        found.append({"record": "choice", **{name: value for name, value in row.items() if name != "us"}})
+    return found
+
+
 def picture(rows: list[dict], file: Path) -> None:
     """Time over size, a panel for each operation, at the most dies."""
     import matplotlib
@@ -128,15 +140,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("-f", "--factor", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.02, help="of a round")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", metavar="FILE", help="all figures, one JSON object a line")
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args(argv)
     sizes = tuning.sizes(options.begin, options.end, options.factor)
     halves = [measure(options.ops, options.dies, sizes, options.rounds, options.seconds, seed) for seed in (0, 1)]
     rows = regrets(*halves)
     print(report(rows))
-    if options.json:
-        options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(options.json, "algorithms", KINDS, lines(rows))
     if options.picture:
         picture(rows, options.picture)
     return 0

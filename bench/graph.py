@@ -14,21 +14,23 @@ to begin it.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_lib.lines import ROUNDS, Kind, write
 
 import strata
 from strata.config import parse_size
 
 OPS = ("all_reduce", "all_gather")
 QUEUED = 4
+WAYS = ("sync", "async", "graph", "queued")
+KINDS = {"graph": Kind(("operation", "dies", "bytes", "operations"),
+                       less=tuple(f"{way}{what}" for way in WAYS for what in ("_us", "_host_us")))}
 
 
 def ways(group: strata.Group, op: str, nbytes: int, operations: int) -> dict[str, Callable[[], float]]:
@@ -85,8 +87,9 @@ def measure(ops: list[str], sizes: list[int], operations: int, rounds: int) -> l
                         times[name].append((float(slowest[0]), float(slowest[1])))
             row: dict[str, Any] = {"operation": op, "dies": group.size, "bytes": nbytes, "operations": operations}
             for name, pairs in times.items():
-                row[f"{name}_us"] = round(statistics.median(p[0] for p in pairs) * 1e6, 3)
-                row[f"{name}_host_us"] = round(statistics.median(p[1] for p in pairs) * 1e6, 3)
+                for what, column in zip(("_us", "_host_us"), zip(*pairs, strict=True), strict=True):
+                    row[name + what] = round(statistics.median(column) * 1e6, 3)
+                    row[name + what + ROUNDS] = [round(seconds * 1e6, 3) for seconds in column]
             rows.append(row)
     return rows
 
@@ -99,18 +102,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--sizes", nargs="+", type=parse_size, default=[8, 1 << 10, 64 << 10], help="bytes of a source")
     parser.add_argument("--operations", type=int, default=100, help="in a graph")
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", metavar="FILE", help="all figures, one JSON object a line")
     options = parser.parse_args(argv)
     rows = strata.spawn(measure, options.dies, options.ops, options.sizes, options.operations, options.rounds)[0]
-    names = ("sync", "async", "graph", "queued")
+    names = WAYS
     print(f"us an operation, {options.dies} dies; in brackets what the caller's thread spends")
     print(f"{'operation':>12} {'bytes':>8} " + " ".join(f"{name:>18}" for name in names) + "   graph/sync")
     for r in rows:
         cells = [f"{r[f'{name}_us']:.2f} ({r[f'{name}_host_us']:.2f})" for name in names]
         print(f"{r['operation']:>12} {r['bytes']:>8} " + " ".join(f"{c:>18}" for c in cells)
               + f"   {r['graph_us'] / r['sync_us']:.2f}")  # fmt: skip
-    if options.json:
-        options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(options.json, "graph", KINDS, rows)
     return 0
 
 

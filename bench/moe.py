@@ -19,7 +19,6 @@ per token of a die; staged moves more of them, as its rows go through packs.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -30,11 +29,17 @@ os.environ.setdefault("STRATA_CACHE_BYTES", "2G")  # arrays of both systems are 
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from bench_lib.lines import Kind, write  # noqa: E402
 from moe_lib import measure, report  # noqa: E402
 
 import strata  # noqa: E402
 
 QUESTIONS = ("high", "low", "partition", "rounds")
+TASK = ("dies", "tokens", "hidden", "topk", "experts", "system")
+KINDS = {"high": Kind(TASK, less=("dispatch", "combine")), "low": Kind(TASK, less=("dispatch", "combine")),
+         "partition": Kind((*TASK, "mode", "cores", "zipf"),
+                           less=("dispatch", "combine", "dispatch_spread", "combine_spread")),
+         "rounds": Kind(TASK, less=("waited", "wait_us"))}
 
 
 def main() -> int:
@@ -49,7 +54,7 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=8, help="emulated cores in `partition` (default 8)")
     parser.add_argument("--rounds", type=int, help="default: 5; partition 5; low 30; rounds 300")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", help="append a JSON line for each figure to this file")
+    parser.add_argument("--json", metavar="FILE", help="all figures, one JSON object a line")
     options = parser.parse_args()
     wrong = [question for question in options.questions if question not in QUESTIONS]
     if wrong:
@@ -59,10 +64,8 @@ def main() -> int:
         task = measure.Task.of(question, options)
         found = strata.spawn(getattr(measure, question), options.n, task)[0]
         print(getattr(report, question)(task, found), flush=True)
-        rows += [{"bench": "moe", "question": question, **task._asdict(), **row} for row in found]
-    if options.json:
-        with open(options.json, "a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+        rows += [{"record": question, "dies": options.n, **task._asdict(), **row} for row in found]
+    write(options.json, "moe", KINDS, rows)
     return 0
 
 

@@ -13,15 +13,14 @@ from counts to units on cores: these do not, beyond a bound on units for each co
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_lib.lines import Kind, write
 
 from strata._core import routing as passes
 from strata.machine import load
@@ -34,6 +33,8 @@ MACHINE: dict[str, Any] = {"cost": CM384.cost, "topology": CM384.place}
 BF16 = DTYPE_NAMES.index("bf16")
 TABLES = 4  # dies share so many routings in turn: only counts matter, and drawing takes long
 COLUMNS = ("layout", "windows", "lists", "plan")
+KINDS = {"moe_partition": Kind(("ranks", "tokens", "mode", "operation", "cores"),
+                               less=tuple(f"{c}_us" for c in COLUMNS))}
 
 
 def median(call: Callable[[], Any], seconds: float) -> float:
@@ -156,7 +157,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--zipf", type=float, default=1.2, help="exponent of the routing; 0 is uniform")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each timing")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", metavar="FILE", help="all figures, one JSON object a line")
     options = parser.parse_args(argv)
     if min(options.ranks) < 1 or min(options.tokens) < 1 or options.seconds < 0:
         parser.error("--ranks and --tokens are 1 or more, --seconds not negative")
@@ -166,8 +167,7 @@ def main(argv: list[str]) -> int:
             for mode in options.modes:
                 rows += Die(mode, ranks, tokens, options).rows(options.seconds)
     print(report(rows), "", *growth(rows), sep="\n")
-    if options.json:
-        options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(options.json, "moe_partition", KINDS, rows)
     return 0
 
 

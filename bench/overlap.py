@@ -20,7 +20,6 @@ takes turns here, unless CPUs are idle.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -28,11 +27,13 @@ import time
 from typing import Any
 
 import numpy as np
+from bench_lib.lines import ROUNDS, Kind, write
 
 import strata
 from strata.config import parse_size
 
 FIELDS = ("call_us", "compute_us", "total_us")
+KINDS = {"overlap": Kind(("mode", "n", "bytes", "cpus"), less=FIELDS)}
 
 
 def now_us() -> float:
@@ -105,8 +106,11 @@ def die(nbytes: int, rounds: int, milliseconds: float) -> list[dict[str, Any]]:
     stream.close()
     rows = []
     for mode in modes:
-        medians = [statistics.median(t[k] for t in found[mode][1:]) for k in range(3)]
-        rows.append({"bench": "overlap", "mode": mode, **dict(zip(FIELDS, medians, strict=True))})
+        row: dict[str, Any] = {"mode": mode}
+        for k, field in enumerate(FIELDS):
+            row[field + ROUNDS] = [float(t[k]) for t in found[mode][1:]]
+            row[field] = statistics.median(row[field + ROUNDS])
+        rows.append(row)
     return rows
 
 
@@ -116,7 +120,7 @@ def main() -> int:
     parser.add_argument("--bytes", type=parse_size, default=64 << 20, help="that each member gives (default 64M)")
     parser.add_argument("--rounds", type=int, default=15, help="of each mode (default 15)")
     parser.add_argument("--compute", type=float, default=40.0, help="milliseconds of computing (default 40)")
-    parser.add_argument("--json", help="append a JSON line for each mode to this file")
+    parser.add_argument("--json", metavar="FILE", help="all figures, one JSON object a line")
     options = parser.parse_args()
     rows = strata.spawn(die, options.n, options.bytes, options.rounds, options.compute)[0]
     by = {row["mode"]: row for row in rows}
@@ -129,9 +133,7 @@ def main() -> int:
         slow = f"{row['compute_us'] / alone:8.2f}" if row["compute_us"] else " " * 8
         print(f"  {row['mode']:12} {row['call_us']:10.0f} {row['call_us'] / gather:11.2%} {row['compute_us']:12.0f}"
               f" {slow}   {row['total_us']:11.0f} {row['total_us'] / (alone + gather):10.2f}")  # fmt: skip
-    if options.json:
-        with open(options.json, "a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    write(options.json, "overlap", KINDS, rows)
     return 0
 
 

@@ -17,7 +17,6 @@ by others is left out, so this is a lower bound. Where ports are full, no partit
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from bench_lib.lines import Kind, write
 
 from strata.config import parse_size
 from strata.machine import load
@@ -39,6 +39,9 @@ TWO_NODES, CM384 = load("cm384").place, load("cm384").cost
 DIES = 32
 BUDGETS = (8, 12, 16, 17, 18, 19, 20, 22, 24, 28, 31, 32, 36, 40, 44, 48)
 MODELS = ("tau", "ports")
+KINDS = {"partition": Kind(("operation", "cores"), less=tuple(f"{m}_{p}_us" for m in MODELS
+                                                              for p in ("naive", "balanced"))),
+         "generation": Kind(("what",), less=("us",))}
 PAPER_GAP, PAPER_GAIN = 0.43, 0.19  # StrataCL: gap 43 % -> at most 5 %, makespan -19 %
 
 
@@ -239,7 +242,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--dies", type=int, default=8, help="of all_to_all_v, spread over the 32")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each timing of strategy generation")
     parser.add_argument("--seed", type=int, default=0, help="of all_to_all_v's sizes")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", metavar="FILE", help="all figures, one JSON object a line")
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args(argv)
     if options.bytes < DIES or not 1 <= options.dies <= DIES or min(options.cores) < 1:
@@ -251,8 +254,8 @@ def main(argv: list[str]) -> int:
     print(report(rows), "", *located(rows), sep="\n")
     times = generation(options.bytes, options.seconds, options.seed)
     print("", "strategy generation, us a die (median)", *(f"  {k:<38}{us:9.2f}" for k, us in times.items()), sep="\n")
-    if options.json:
-        options.json.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"generation_us": times}]))
+    write(options.json, "partition", KINDS, [{"record": "partition", **row} for row in rows] + [
+        {"record": "generation", "what": what, "us": us} for what, us in times.items()])
     if options.picture:
         picture(rows, options.picture)
     return 0

@@ -14,12 +14,12 @@ what users wait for; *cpu* (user and system, of all threads) is what a busy host
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+from bench_lib.lines import ROUNDS, Kind, write
 
 from strata.config import parse_size
 from strata.machine import load
@@ -29,6 +29,8 @@ from strata.plan.schedule import POLICIES
 from strata.plan.spec import OPERATIONS, REDUCTIONS
 
 SUPERNODE, CM384 = load("cm384").place, load("cm384").cost
+KINDS = {"plans": Kind(("operation", "algorithm", "policy", "nranks", "cores", "bytes", "in_place"),
+                       less=("one_us", "one_cpu_us", "all_ms", "all_cpu_ms", "plan_bytes"))}
 FEW = 16  # members whose plans are built one by one
 F32, SUM = DTYPE_NAMES.index("f32"), OP_NAMES.index("sum")
 
@@ -54,7 +56,8 @@ def timed(call: Callable[[], list[Plan]], rounds: int) -> tuple[list[Plan], dict
         wall.append((time.perf_counter() - begin) * 1e3)
         cpu.append((time.process_time() - used) * 1e3)
     return plans, {"first_ms": wall[0], "ms": statistics.median(wall[1:]), "least_ms": min(wall[1:]),
-                   "cpu_ms": statistics.median(cpu[1:])}  # fmt: skip
+                   "cpu_ms": statistics.median(cpu[1:]), "ms" + ROUNDS: wall[1:],
+                   "cpu_ms" + ROUNDS: cpu[1:]}  # fmt: skip
 
 
 def row(asked: Spec, algorithm: str, policy: str, cores: int, rounds: int) -> dict:
@@ -98,7 +101,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), choices=POLICIES)
     parser.add_argument("--in-place", action="store_true", help="members work in place where they can")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", metavar="FILE", help="all figures, one JSON object a line")
     options = parser.parse_args(argv)
     if min(options.dies) < 1 or options.cores < 1 or options.rounds < 1 or options.bytes < 4:
         parser.error("--dies, --cores and --rounds are at least 1, --bytes at least 4")
@@ -112,8 +115,7 @@ def main(argv: list[str]) -> int:
     if not rows:
         parser.error("no algorithm asked for does an operation asked for")
     print(report(rows))
-    if options.json:
-        options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(options.json, "plans", KINDS, rows)
     return 0
 
 

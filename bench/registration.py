@@ -13,7 +13,6 @@ How it measures, and how to read it: bench/README.md.
 """
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -23,11 +22,19 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from bench_lib.lines import Kind, Lines, read  # noqa: E402
 from registration_lib import report  # noqa: E402
 from registration_lib.run import MODES, SECTIONS, Run  # noqa: E402
-from versus import Log, listed, picture, positive, size  # noqa: E402
-from versus_lib.report import machine  # noqa: E402
+from versus import listed, picture, positive, size  # noqa: E402
 
+WHO = ("n", "contender")
+KINDS = {"mapped": Kind((*WHO, "bytes"), less=("alloc_us", "first_us", "all_us")),
+         "first": Kind((*WHO, "op", "bytes", "how"), less=("us",)),
+         "check": Kind(("n", "bytes"), less=("ns",)),
+         "publish": Kind(("n",), less=("from_call_us", "alloc_us", "after_us")),
+         "moe": Kind(WHO, less=("us", "allocator_us", "late_us")),
+         "idle": Kind((*WHO, "rank"), less=("cpu_us_per_s",)),
+         "mapping_cpu": Kind(WHO, less=("map_s", "unmap_s"))}
 M, G = 1 << 20, 1 << 30
 OPS = ("all_gather", "all_reduce")
 QUICK = {"n": [2, 4], "sizes": [2 * M, 16 * M, 64 * M], "first_sizes": [2 * M, 8 * M], "rounds": 2, "repeats": 2,
@@ -100,7 +107,7 @@ def arguments(argv=None):
 def measure(a, log):
     """Run everything into ``log``. Returns False if it was interrupted."""
     plan = {k: v for k, v in vars(a).items() if k not in ("json", "plot", "replay")}
-    log.keep({"record": "machine", **machine(), "plan": plan})
+    log.head("registration", KINDS, plan=plan)
     try:
         Run(a, log.keep, lambda text: print(text, file=sys.stderr, flush=True)).take()
     except KeyboardInterrupt:
@@ -112,11 +119,11 @@ def measure(a, log):
 def main(argv=None):
     a = arguments(argv)
     if a.replay:
-        log, whole = Log(None), True
-        log += [json.loads(line) for line in Path(a.replay).read_text().splitlines()]
+        log, whole = Lines(), True
+        log += read(a.replay)
         log[:] = [r for r in log if r["record"] != "claim"]
     else:
-        log = Log(a.json)
+        log = Lines(a.json)
         whole = measure(a, log)
     print(*report.lines(log), sep="\n")
     claims = report.claims(log)

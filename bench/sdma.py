@@ -8,13 +8,12 @@ awake. *Throughput*: copies of one array to another, over and over, 256 MiB in a
 submitted and waited for, against as many `np.copyto` by the caller and by a second thread, taking turns.
 
     bench/sdma.py                        # tables
-    bench/sdma.py --json sdma.jsonl      # and a line for each figure
+    bench/sdma.py --json sdma.jsonl      # and all figures as JSON lines
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import queue
 import statistics
 import sys
@@ -24,12 +23,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from bench_lib.lines import Kind, write
 
 import strata
 from strata import sdma
 
 BATCHES = (1, 8, 83, 512)
 SIZES = tuple(1 << k for k in range(12, 27, 2))
+KINDS = {"submission": Kind(("case",), less=("us",)), "latency": Kind(("case",), less=("us", "us_p99")),
+         "copy": Kind(("bytes",), more=("ring_GBps", "caller_GBps", "thread_GBps"))}
 
 
 def microseconds(call: Callable[[], Any]) -> float:
@@ -124,26 +126,24 @@ def throughput(rounds: int) -> list[tuple[int, float, float, float]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2000, help="repetitions of each figure (default 2000)")
-    parser.add_argument("--json", help="append a JSON line for each figure to this file")
+    parser.add_argument("--json", metavar="FILE", help="all figures, one JSON object a line")
     options = parser.parse_args()
     strata.init()
     lines: list[dict[str, Any]] = []
     print("submission, us (median)")
     for name, us in submission(options.rounds).items():
         print(f"  {name:14} {us:8.3f}")
-        lines.append({"bench": "sdma", "what": "submission", "case": name, "us": us})
+        lines.append({"record": "submission", "case": name, "us": us})
     print("from submit to a raised flag, us       median     99 %")
     for name, (p50, p99) in latency(options.rounds).items():
         print(f"  thread {name:28} {p50:8.2f} {p99:8.2f}")
-        lines.append({"bench": "sdma", "what": "latency", "case": name, "us": p50, "us_p99": p99})
+        lines.append({"record": "latency", "case": name, "us": p50, "us_p99": p99})
     print("copies, GB/s       ring    caller    second thread    ring / thread")
     for size, ring, caller, thread in throughput(options.rounds // 100):
         print(f"  {size:10} {ring:10.2f} {caller:9.2f} {thread:12.2f} {ring / thread:15.3f}")
-        lines.append({"bench": "sdma", "what": "copy", "bytes": size, "ring_GBps": ring, "caller_GBps": caller,
+        lines.append({"record": "copy", "bytes": size, "ring_GBps": ring, "caller_GBps": caller,
                       "thread_GBps": thread})  # fmt: skip
-    if options.json:
-        with open(options.json, "a") as out:
-            out.writelines(json.dumps(line) + "\n" for line in lines)
+    write(options.json, "sdma", KINDS, lines)
     return 0
 
 

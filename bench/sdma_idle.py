@@ -13,16 +13,18 @@ every 2 ms, since a flag may be raised by whatever writes to memory.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import statistics
 import sys
 import time
 
+from bench_lib.lines import Kind, write
+
 import strata
 from strata import sdma
 
 WHAT = ("none", "idle", "gated")
+KINDS = {"idle": Kind(("what", "dies", "rings", "seconds"), less=("percent", "percent_most"))}
 
 
 def cpu_seconds() -> float:
@@ -61,7 +63,7 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=8, help="dies (default 8)")
     parser.add_argument("--rings", type=int, default=4, help="rings of each (default 4)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement (default 10)")
-    parser.add_argument("--json", help="append a JSON line for each figure to this file")
+    parser.add_argument("--json", metavar="FILE", help="all figures, one JSON object a line")
     options = parser.parse_args()
     if options.rings < 1 or options.n < 1 or not options.seconds > 0:
         parser.error("at least one die, one ring and some time are needed")
@@ -72,13 +74,11 @@ def main() -> int:
     for what in WHAT:
         each = [found[what] for found in dies]
         print(f"  {what:6} {statistics.median(each):11.3f} {max(each):9.3f}")
-        lines.append({"bench": "sdma_idle", "what": what, "dies": options.n, "rings": options.rings,
+        lines.append({"what": what, "dies": options.n, "rings": options.rings,
                       "seconds": options.seconds, "percent": statistics.median(each),
                       "percent_most": max(each)})  # fmt: skip
     print(f"the DMA thread at a shut gate slept {statistics.median(f['sleeps'] for f in dies):.0f} times a second")
-    if options.json:
-        with open(options.json, "a") as out:
-            out.writelines(json.dumps(line) + "\n" for line in lines)
+    write(options.json, "sdma_idle", KINDS, lines)
     return 0
 
 

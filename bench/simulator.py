@@ -14,7 +14,6 @@ of its own. Seconds are of the processor, the least of several runs. Prints JSON
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 import time
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from bench_lib.lines import Kind, Lines
 
 from strata._core import simulator
 from strata.config import parse_size
@@ -29,6 +29,8 @@ from strata.exec.timed import records as r
 from strata.machine import load
 
 MACHINE = load("cm384")
+KINDS = {"simulator": Kind(("case", "dies", "cores", "unit_bytes", "order", "window_us"),
+                           less=("seconds", "us_per_solve", "peak_mib"))}
 # name: dies, cores, bytes of a unit, units of a peer, order, windows in microseconds
 CASES: dict[str, tuple[int, int, int, int, str, tuple[float, ...]]] = {
     "small": (32, 24, 1 << 20, 128, "staggered", (0.0,)),
@@ -111,8 +113,8 @@ def measure(name: str, case: tuple[int, int, int, int, str, tuple[float, ...]], 
                                   check=check)  # fmt: skip
             took = time.process_time() - begin
             best, spent = min(best, took), spent + took
-        row: dict[str, Any] = {"case": name, "dies": dies, "cores": cores, "unit_bytes": unit, "order": order}
-        row |= {"units": len(arrays[2]), "window_us": window, "seconds": round(best, 6)}
+        row: dict[str, Any] = {"record": "simulator", "case": name, "dies": dies, "cores": cores, "unit_bytes": unit}
+        row |= {"order": order, "units": len(arrays[2]), "window_us": window, "seconds": round(best, 6)}
         row |= {key: found[key] for key in ("solves", "events", "batches", "residual")}
         row["us_per_solve"] = round(best * 1e6 / max(1, found["solves"]), 1)
         row |= {"end_us": found["end_ps"] / 1e6, "digest": f"{found['digest']:016x}"}
@@ -137,9 +139,11 @@ def main(argv: list[str] | None = None) -> int:
             parser.error("two dies, a core and a unit of each peer at least")
         unit = parse_size(args.unit)
         cases = {"own": (args.dies, args.cores, unit, args.per_peer, args.order, (args.window,))}
+    lines = Lines("-")
+    lines.head("simulator", KINDS)
     for name, case in cases.items():
         for row in measure(name, case, args.check):
-            print(json.dumps(row), flush=True)
+            lines.keep(row)
     return 0
 
 

@@ -13,15 +13,15 @@ How it measures, and how to read it: bench/README.md.
 
 import argparse
 import importlib.util
-import json
 import sys
-from pathlib import Path
 
+from bench_lib.lines import Kind, Lines, read
 from versus_lib import cells, contenders, report
 from versus_lib.arguments import positive
 from versus_lib.measure import Run
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+KINDS = {"cell": Kind(("contender", "op", "bytes", "n"), less=("us", "us_mean"))}
 QUICK_SIZES = (8, 1 << 16, 1 << 20, 1 << 24)
 
 
@@ -99,19 +99,6 @@ def present(a):
     return here, skipped
 
 
-class Log(list):
-    """All records. With a file, each is there as soon as it is known, whatever happens later."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.file = open(path, "w") if path else None      # held for the whole run
-
-    def keep(self, record):
-        self.append(record)
-        if self.file:
-            print(json.dumps(record), file=self.file, flush=True)
-
-
 def measure(a, log):
     """Run everything into `log`. Returns False if it was interrupted."""
     here, skipped = present(a)
@@ -119,9 +106,9 @@ def measure(a, log):
         print(f"{name} skipped: {why}")
     if not here:
         sys.exit("nothing to compare: no contender is installed")
-    log.keep({"record": "machine", **report.machine(), "skipped": skipped,
-              "settings": {c.name: {**c.env, **({"--bind": "yes"} if c.bind and c.library == "strata" else {})}
-                          for c in here}})
+    log.head("versus", KINDS, skipped=skipped,
+             settings={c.name: {**c.env, **({"--bind": "yes"} if c.bind and c.library == "strata" else {})}
+                       for c in here})
     try:
         Run(here, a, log.keep, lambda text: print(text, file=sys.stderr, flush=True)).take()
     except KeyboardInterrupt:
@@ -160,10 +147,10 @@ def main(argv=None):
         failed = contenders.setup(a.peers + (["gloo"] if a.torch else []))
         return f"not installed: {', '.join(failed)}" if failed else 0
     if a.replay:
-        log, whole = Log(None), True
-        log += [json.loads(line) for line in Path(a.replay).read_text().splitlines()]
+        log, whole = Lines(), True
+        log += read(a.replay)
     else:
-        log = Log(a.json)
+        log = Lines(a.json)
         whole = measure(a, log)
     found, names, peers, right = show(log, a)
     if not a.replay:

@@ -1,11 +1,9 @@
 """From records to figures: best peer per cell, ratios, tables, the list of lost cells."""
 
-import math
-import os
-import platform
 import statistics
-import subprocess
-from pathlib import Path
+
+from bench_lib.machine import machine  # noqa: F401  (bench/faults.py takes it from here)
+from bench_lib.noise import geometric_mean
 
 STRATA = "strata"
 
@@ -62,10 +60,6 @@ def collect(records, stat="us"):
         key = (record["op"], record["bytes"], record["n"])
         cells.setdefault(key, Cell(*key)).add(record, stat)
     return cells
-
-
-def geometric_mean(values):
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
 def contenders_of(records):
@@ -132,30 +126,6 @@ def summary_lines(figures, stat):
     lines += [f"  {c['op']} {size_name(c['bytes'])}, n = {c['n']}: {c['ratio']:.2f} of {c['best']} | reason:"
               for c in figures["lost"]]
     return lines
-
-
-def _read(path, default="unknown"):
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return default
-
-
-def machine():
-    """What the figures were taken on."""
-    cpu = next((line.split(":", 1)[1].strip() for line in _read("/proc/cpuinfo").splitlines()
-                if line.startswith("model name")), platform.machine())
-    memory = next((int(line.split()[1]) >> 20 for line in _read("/proc/meminfo").splitlines()
-                   if line.startswith("MemTotal")), 0)
-    shm = os.statvfs("/dev/shm")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
-                            cwd=Path(__file__).parent).stdout.strip()
-    return {
-        "cpu": cpu, "cores": len(os.sched_getaffinity(0)), "memory_GiB": memory,
-        "shm_GiB": round(shm.f_frsize * shm.f_blocks / 2**30, 1), "kernel": platform.release(),
-        "python": platform.python_version(), "load_before": os.getloadavg()[0], "commit": commit or "unknown",
-        "huge_pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
-    }
 
 
 def machine_lines(records):

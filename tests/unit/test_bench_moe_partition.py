@@ -16,7 +16,7 @@ def test_it_plans_and_reports(tmp_path, capsys):
     file = tmp_path / "made.jsonl"
     asked = ["--ranks", "3", "--tokens", "4", "40", "--experts", "7", "--topk", "2", "--hidden", "64", "--seconds", "0"]
     assert moe_partition.main([*asked, "--json", str(file)]) == 0
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    _, *rows = [json.loads(line) for line in file.read_text().splitlines()]
     kinds = {(r["tokens"], r["mode"], r["operation"]) for r in rows}
     assert len(rows) == len(kinds) == 8
     assert all(r["units"] and r["windows"] and r["plan_us"] > 0 and r["windows_us"] > 0 for r in rows)

@@ -48,8 +48,11 @@ def test_it_runs(tmp_path, capsys):
     status = partition.main(["-b", "8M", "--cores", "16", "24", "--dies", "2", "--seconds", "0.01", "--json",
                              str(files[0]), "--picture", str(files[1])])  # fmt: skip
     assert status == 0 and files[1].stat().st_size
-    *rows, last = [json.loads(line) for line in files[0].read_text().splitlines()]
-    assert [r["cores"] for r in rows] == [16, 24] * 2 and "cached" in last["generation_us"]
+    head, *rows = [json.loads(line) for line in files[0].read_text().splitlines()]
+    assert head["bench"] == "partition" and set(head["kinds"]) == {r["record"] for r in rows}
+    made = {r["what"] for r in rows if r["record"] == "generation"}
+    rows = [r for r in rows if r["record"] == "partition"]
+    assert [r["cores"] for r in rows] == [16, 24] * 2 and "cached" in made
     for row in rows:
         for model in partition.MODELS:
             assert row[f"{model}_balanced_us"] <= row[f"{model}_naive_us"] * 1.001

@@ -101,7 +101,7 @@ def test_graphs_beside_calls(tmp_path):
     status, text = run(0, "bench/graph.py", "--sizes", "8", "1K", "--rounds", "3", "--operations", "5",
                        "--json", str(file))
     assert status == 0, text
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    _, *rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(rows) == 4 and all(r[f"{way}_us"] > 0 for r in rows for way in ("sync", "async", "graph", "queued"))
 
 
@@ -109,6 +109,6 @@ def test_idle_rings(tmp_path):
     file = tmp_path / "idle.jsonl"
     status, text = run(0, "bench/sdma_idle.py", "-n", "2", "--rings", "2", "--seconds", "0.2", "--json", str(file))
     assert status == 0, text
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    _, *lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["what"] for line in lines] == ["none", "idle", "gated"]
     assert all(line["percent_most"] >= line["percent"] >= 0 for line in lines)

@@ -1,0 +1,1 @@
+"""What all benchmarks share: their JSON lines, the machine they ran on, and noise."""
