@@ -32,8 +32,16 @@ class TimeLimit(BaseException):
     """A test took too long.  Not an Exception, so that no test and no Hypothesis catches it."""
 
 
+def pytest_addoption(parser):
+    parser.addoption("--checked", action="store_true", help="check all jobs of the tests, as strata-run --check does")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
+    if config.getoption("--checked"):
+        from checked_suite import Suite
+
+        config.pluginmanager.register(Suite(), "checked-suite")
     # Output is not captured yet: what the hard exit prints must reach the terminal.
     config.stash[STDERR] = os.dup(2)
     # A random seed, but a known one: the header says how to have the same run again.
@@ -67,6 +75,8 @@ def pytest_runtest_protocol(item):
     """
     marker = item.get_closest_marker("hard_timeout")
     limit = float(marker.args[0]) if marker else LIMIT
+    checked = item.config.pluginmanager.get_plugin("checked-suite")
+    limit = checked.limit(limit) if checked else limit
     before = signal.signal(signal.SIGALRM, _on_alarm)
     signal.setitimer(signal.ITIMER_REAL, limit)
     faulthandler.dump_traceback_later(limit + HARD_EXIT, exit=True, file=item.config.stash[STDERR])

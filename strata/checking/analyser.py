@@ -37,11 +37,12 @@ from strata.checking.events import (
     Post,
     Site,
     Take,
+    Unpost,
     View,
     ViewEnd,
     Wait,
 )  # fmt: skip
-from strata.checking.flags import Flags
+from strata.checking.flags import Flags, words
 from strata.checking.operations import LATER, OK, Record, title
 from strata.checking.places import UNKNOWN, Doing, Place
 from strata.checking.reports import Reports
@@ -75,7 +76,7 @@ class Job:
         self._sweep_at = SWEEP
         self._do: dict[type, Callable[[Task, Any, Any], bool]] = {
             Acc: self._acc, Alloc: self._alloc, Free: self._free, Fork: self._fork, Join: self._join,
-            Post: self._post, Take: self._take, Op: self._op, View: self._view,
+            Post: self._post, Unpost: self._unpost, Take: self._take, Op: self._op, View: self._view,
             ViewEnd: self._view_end, Leak: self._leak,
             **dict.fromkeys((Done, Wait, End), self._nothing),  # a task that is done ends with its queue
         }  # fmt: skip
@@ -249,24 +250,41 @@ class Job:
         return True
 
     def _join(self, task: Task, event: Join, child: Task) -> bool:
-        if not child.done:
+        if not child.done and not (event.failed and child.started and self._fail(child)):
             child.joiners.append(task)
             return False
         acquire(task.clock, child.clock)
         self._synced(task, f"the end of task {child.number}", event.site)
         return True
 
+    def _fail(self, task: Task) -> bool:
+        """It has ended with an error, and does not come to what it waits for; True."""
+        while task.queue:
+            event, record = task.queue[0]
+            if isinstance(event, Op):
+                record.clocks.setdefault(task.die.rank, dict(task.clock))
+                self._ready += record.waiters
+                record.waiters.clear()
+                self._left(record, task.die.rank)
+            self._next(task)
+        self._advance(task)
+        return True
+
+    def _unpost(self, _task: Task, event: Unpost, _about: Any) -> bool:
+        self.flags[event.key].unpost(event.value)
+        return True
+
     def _post(self, task: Task, event: Post, _about: Any) -> bool:
         place = task.die.place(event.site)
         waiters = self.flags.post(event.key, event.value, event.add, task.release(), task.die.rank, place)
         self._ready += waiters
-        self._synced(task, f"a post of {_flag(event.key)}", event.site)
+        self._synced(task, f"a post of {words(event.key)}", event.site)
         return True
 
     def _take(self, task: Task, event: Take, _about: Any) -> bool:
         if not self.flags.take(event.key, event.value, task.clock, task):
             return False
-        self._synced(task, f"a wait for {_flag(event.key)}", event.site)
+        self._synced(task, f"a wait for {words(event.key)}", event.site)
         return True
 
     def _op(self, task: Task, event: Op, record: Record) -> bool:
@@ -367,18 +385,6 @@ class Job:
         while self.force():
             pass
         for key, number, rank, place in self.flags.messages():
-            text = f"message {number} of {_flag(key)}, which nobody received"
+            text = f"message {number} of {words(key)}, which nobody received"
             self.reports.add(findings.leak(rank, 0, "message", text, place))
         self.arrivals.finish()
-
-
-def _flag(key: str) -> str:
-    """A key in words."""
-    kind, _, rest = key.partition(":")
-    if kind == "flag":
-        return f"the flag at 0x{rest}"
-    if kind == "p2p" and rest.count(":") >= 3:
-        _, source, to, tag = rest.split(":", 3)
-        return f"messages from rank {source} to rank {to}, tag {tag}"
-    names = {"chain": "the operation before in its group", "stream": "the stream", "host": "another thread"}
-    return names.get(kind, key)

@@ -56,7 +56,7 @@ class Arrivals:
         elif isinstance(task.tail, Wait) and not isinstance(event, Free | ViewEnd):
             task.tail = None
         if isinstance(event, End):
-            die.ended = True
+            die.ended, die.failed = True, event.failed
         return None
 
     # --- operations
@@ -141,7 +141,7 @@ class Arrivals:
             self._late.append((record, waiter, [self._seen(m) for m in missing]))
             return
         ended = [m for m in missing if self._job.dies[m].ended]
-        if ended:
+        if ended and not any(self._job.dies[m].broken for m in missing):
             self._job.reports.add(findings.deadlock([waiter, self._gone(ended[0])]))
 
     def _gone(self, rank: int) -> Blocked:
@@ -243,6 +243,8 @@ class Arrivals:
             what, place = self._where(at)
             links.append(Blocked(at.die.rank, what, place, held or ranks, task=at.number))
             over = [r for r in held if dies[r].gone or dies[r].ended]
+            if any(dies[r].broken for r in over):
+                return False
             if over:
                 links.append(self._gone(over[0]))
                 at = None

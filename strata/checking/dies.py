@@ -18,7 +18,7 @@ from strata.checking.groups import CheckedGroup
 from strata.fabric import arrays
 from strata.moe import arrays as moe_arrays
 
-__all__ = ["start", "stop"]
+__all__ = ["failed", "start", "stop"]
 
 _done: list[tuple[Any, str, Any]] = []  # what was in the place of what is there now
 
@@ -34,6 +34,13 @@ def start(context: Context) -> None:
     if not _done:
         _watch()
         atexit.register(stop)
+
+
+def failed() -> None:
+    """The program has ended with an error: that its peers wait for it in vain is no mistake of its own."""
+    told = recorder.current()
+    if told is not None:
+        told.failed = True
 
 
 def stop() -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "LINE", "Acc", "Alloc", "BadEvent", "Done", "End", "Event", "Fork", "Free", "Hello", "Join", "Leak", "Op", "OpEnd",
-    "Post", "Range", "Site", "Take", "View", "ViewEnd", "Wait", "parse",
+    "Post", "Range", "Site", "Take", "Unpost", "View", "ViewEnd", "Wait", "parse",
 ]  # fmt: skip
 
 LINE = 1 << 20  # bytes of the longest line
@@ -98,11 +98,12 @@ class Fork(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Task ``t`` goes on after the end of ``child``."""
+    """Task ``t`` goes on after the end of ``child``; ``failed``: which has ended with an error, wherever it was."""
 
     t: int
     child: int
     site: int
+    failed: bool
 
 
 class Done(NamedTuple):
@@ -119,6 +120,14 @@ class Post(NamedTuple):
     value: int
     add: int
     site: int
+
+
+class Unpost(NamedTuple):
+    """A post that nobody may take any more: a message that was withdrawn."""
+
+    t: int
+    key: str
+    value: int
 
 
 class Take(NamedTuple):
@@ -195,13 +204,14 @@ class Leak(NamedTuple):
 
 
 class End(NamedTuple):
-    """The die has left the job in good order."""
+    """The die has left the job in good order; ``failed``: its program was not well."""
 
     t: int
+    failed: bool
 
 
 Event = (
-    Acc | Alloc | Free | Fork | Join | Done | Post | Take | Op | OpEnd | Wait | View | ViewEnd | Leak | End
+    Acc | Alloc | Free | Fork | Join | Done | Post | Unpost | Take | Op | OpEnd | Wait | View | ViewEnd | Leak | End
 )  # of a task
 
 
@@ -308,9 +318,10 @@ _READERS: dict[str, Callable[[_Fields, int], Event]] = {
     "alloc": lambda f, t: Alloc(t, *f.span(), f.number("site")),
     "free": lambda f, t: Free(t, *f.span(), f.number("site")),
     "fork": lambda f, t: Fork(t, f.number("c", low=1), f.number("site", -1, -1)),
-    "join": lambda f, t: Join(t, f.number("c", low=1), f.number("site", -1, -1)),
+    "join": lambda f, t: Join(t, f.number("c", low=1), f.number("site", -1, -1), bool(f.number("failed", 0))),
     "done": lambda f, t: Done(t),
     "post": _post,
+    "unpost": lambda f, t: Unpost(t, f.text("key"), f.number("value")),
     "take": lambda f, t: Take(t, f.text("key"), f.number("value"), f.number("site", -1, -1)),
     "op": _op,
     "opend": lambda f, t: OpEnd(t, f.text("group"), f.number("n"), f.text("status"), f.text("op", "")),
@@ -318,7 +329,7 @@ _READERS: dict[str, Callable[[_Fields, int], Event]] = {
     "view": lambda f, t: View(t, f.number("id"), *f.span(), f.number("site")),
     "viewend": lambda f, t: ViewEnd(t, f.number("id")),
     "leak": lambda f, t: Leak(t, f.text("kind"), f.text("text", ""), f.number("site", -1, -1)),
-    "end": lambda f, t: End(t),
+    "end": lambda f, t: End(t, bool(f.number("failed", 0))),
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from strata.checking.clocks import Clock, acquire
 from strata.checking.places import Place
 
-__all__ = ["Flag", "Flags"]
+__all__ = ["Flag", "Flags", "words"]
 
 MOST = 1 << 16  # flags that are remembered although everybody knows all of their posts
 MESSAGE = "p2p:"  # keys of messages
@@ -49,6 +49,14 @@ class Flag:
             self._clocks.insert(at, clock)
         for later in self._clocks[at + 1 :]:
             acquire(later, clock)
+
+    def unpost(self, value: int) -> None:
+        """What was posted last, ``value``, is withdrawn, if nobody has taken it."""
+        if self._values and self._values[-1] == value > self.taken:
+            del self._values[-1], self._clocks[-1]
+        elif self.base == value > self.taken:
+            self.base -= 1
+        self.sites.pop(value, None)
 
     def reached(self, value: int) -> bool:
         """Whether a wait for ``value`` is over."""
@@ -147,3 +155,15 @@ class Flags:
         idle = [key for key, flag in self._flags.items() if flag.drop(known)]
         for key in idle[: max(0, len(idle) - MOST)]:
             del self._flags[key]
+
+
+def words(key: str) -> str:
+    """A key in words."""
+    kind, _, rest = key.partition(":")
+    if kind == "flag":
+        return f"the flag at 0x{rest}"
+    if kind == "p2p" and rest.count(":") >= 3:
+        _, source, to, tag = rest.split(":", 3)
+        return f"messages from rank {source} to rank {to}, tag {tag}"
+    names = {"chain": "the operation before in its group", "stream": "the stream", "host": "another thread"}
+    return names.get(kind, key)

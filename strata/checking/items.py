@@ -82,7 +82,7 @@ class Item:
         self.handed = False
         self.copied: Any = None
         self.after: Callable[[], None] | None = None  # what is told once it went well
-        self.undo: Callable[[], None] | None = None
+        self.undo: Callable[[str], None] | None = None  # gets the error's name
 
     def begun(self, work: Any) -> None:
         """It is carried out by a thread."""
@@ -102,8 +102,11 @@ class Item:
         self._end(type(error).__name__)
 
     def raised(self, error: BaseException) -> None:
-        """Whoever waited has got its error."""
+        """Whoever waited has got its error, and goes on: nothing of it is in progress here any more."""
         self._end(type(error).__name__)
+        task, self.task = self.task, None
+        if task is not None:
+            self.told.event("join", c=task, failed=1)
 
     def delivers(self, destination: Any, temporary: Any) -> tuple[Any, Any]:
         """What its output is copied to when somebody waits for it, and from: told of after its end, not by the copy."""
@@ -136,7 +139,7 @@ class Item:
         if status == "ok" and self.after is not None:
             self.after()
         if status != "ok" and self.undo is not None:
-            self.undo()
+            self.undo(status)
 
 
 class Place:
@@ -283,9 +286,14 @@ class Track:
                 told.take(key, number, task)
                 told.touch(task, where, True, "recv out", item.site)
 
-            def undo() -> None:
-                if self._messages[of] == number:
+            def undo(status: str) -> None:
+                if status == "CollectiveMismatch":  # it has come, and was refused
+                    if receive and task is None:
+                        told.take(key, number)
+                elif self._messages[of] == number:
                     self._messages[of] -= 1
+                    if not receive:
+                        told.event("unpost", key=key, value=number)
 
             item.undo = undo
             if receive and task is None:

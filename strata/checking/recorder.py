@@ -89,6 +89,8 @@ class Recorder:
         self._mine = threading.local()  # its number
         self._mine.task = 0
         self._next = 1
+        self.failed = False  # the program
+        self._raised = getattr(sys, "last_value", None)  # Python's own record of what has ended a program
         self._socket: socket.socket | None = None
         self._connect(name)
         self._line({"e": "hello", "job": context.token, "rank": context.rank, "size": context.ndies,
@@ -156,7 +158,7 @@ class Recorder:
     def end(self) -> None:
         """The last word; waits a moment until the analyser has heard it."""
         with self.lock:
-            self.event("end")
+            self.event("end", failed=int(self.failed or getattr(sys, "last_value", None) is not self._raised))
             self.flush()
             found, self._socket = self._socket, None
         if found is None:

@@ -126,6 +126,10 @@ class Reports:
         self._all[key] = report
         return True
 
+    def clear(self) -> None:
+        """Forgets all of them."""
+        self._all.clear()
+
     def __len__(self) -> int:
         return len(self._all) + self.more
 

@@ -21,6 +21,7 @@ import struct
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 
 from strata.checking.analyser import Job
 from strata.checking.events import LINE, BadEvent, End, Hello, parse
@@ -37,6 +38,7 @@ QUIET = 1.0  # seconds without news until a die that is held back is read on
 FORGET = 60.0  # seconds until a job all of whose dies have left is over, although not all had come
 PROBLEMS = 100  # that are kept
 FOUND = 65  # exit status
+_Taken = Future[tuple[list[Report], list[str]]]
 
 
 class _Link:
@@ -75,6 +77,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe()
         self._stop = False
+        self._asked: _Taken | None = None  # take() waits for it
         self._last = time.monotonic()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -93,6 +96,16 @@ class Server:
         self._stop = True
         with contextlib.suppress(OSError):
             os.write(self._waker, b".")
+
+    def take(self, patience: float) -> tuple[list[Report], list[str]]:
+        """Reports and problems since the last call, which are forgotten then.  From another thread than run()'s.
+
+        All that the dies have sent so far is in it, and jobs whose dies have all ended are over, also those
+        to which not all have come.  TimeoutError: it took more than ``patience`` seconds.
+        """
+        self._asked = asked = Future()
+        os.write(self._waker, b".")
+        return asked.result(patience)
 
     def close(self) -> None:
         """Lets go of all descriptors."""
@@ -125,7 +138,10 @@ class Server:
     def run(self) -> None:
         """Serves until stop(); then all jobs are over."""
         while not self._stop:
-            self._step(TICK if self._jobs else None)
+            if self._asked is None:
+                self._step(TICK if self._jobs else None)
+            elif not self._step(0.0) and not self._held():
+                self._settled(self._asked)
         end = time.monotonic() + QUIET
         while self._links and time.monotonic() < end:  # what is in the sockets
             if not self._step(0.0):
@@ -134,6 +150,24 @@ class Server:
             self._closed(link)
         for job in list(self._jobs.values()):
             self._over(job)
+
+    def _held(self) -> bool:
+        """Whether something waits in sockets that are not read; gives it a moment."""
+        if any(link.held for link in self._links):
+            self._step(TICK)
+            return True
+        return False
+
+    def _settled(self, asked: _Taken) -> None:
+        """All that was sent has been read: what take() waits for."""
+        self._asked = None
+        for job in [job for job in self._jobs.values() if all(die.gone for die in job.dies.values())]:
+            self._over(job)
+        found = self.reports(), self.problems
+        self._found, self.problems = [], []
+        for job in self._jobs.values():
+            job.reports.clear()
+        asked.set_result(found)
 
     def _step(self, wait: float | None) -> bool:
         """One round; True if something came."""

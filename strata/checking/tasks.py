@@ -56,7 +56,7 @@ class Task:
 
 
 class Die:
-    """One die of a job.  ``ended``: it has said so; ``gone``: nothing will come from it any more."""
+    """One die of a job.  ``ended``: it has said so; ``failed``: so has its program; ``gone``: no more will come."""
 
     def __init__(self, rank: int, number: int) -> None:
         self.rank = rank
@@ -68,7 +68,13 @@ class Die:
         self.open: dict[tuple[str, int], list[Record]] = {}  # operations that it is in
         self.pending = 0  # events in its queues
         self.ended = False
+        self.failed = False
         self.gone = False
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has failed by itself, or was killed: then it is no news that others wait for it in vain."""
+        return self.failed or (self.gone and not self.ended)
 
     def place(self, site: int) -> Place:
         """Of a site, that was sent before."""

@@ -15,6 +15,12 @@ from strata.launch.front import Origin
 from strata.launch.options import LAUNCHER_FAILED, say
 
 
+def ends(status: int) -> None:
+    """The user's code has ended so: a die that is checked says whether it was well."""
+    if status and "strata.checking.dies" in sys.modules:
+        sys.modules["strata.checking.dies"].failed()
+
+
 class Streams:
     """Descriptors that become a die's standard files; None: it keeps the launcher's."""
 

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from strata.launch.die import Die
+from strata.launch.die import Die, ends
 from strata.launch.options import CANNOT_RUN, NOT_FOUND, say
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -157,6 +157,7 @@ def _run(die: Die, code: list[Callable[[], Any]]) -> int:
         status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         if not silent:  # one traceback is enough to see where Ctrl-C came in
             status = _print_exception(error) or status
+    ends(status)
     return _end(status, before)
 
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from strata import bootstrap, errors
 from strata.launch import procs
 from strata.launch.command import become_keeper, end_everything
-from strata.launch.die import Die
+from strata.launch.die import Die, ends
 from strata.launch.front import Origin
 from strata.launch.keeper import Keeper
 from strata.launch.options import Options
@@ -302,6 +302,7 @@ def _work(die: Die, results: socket.socket, fn: Callable[..., Any], args: Sequen
     except BaseException as error:
         status = 1
         _send_error(results, die.rank, error)
+    ends(status)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # all has been said
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]

@@ -18,7 +18,8 @@ PATIENCE = 60.0  # seconds for something that takes a fraction of one on an idle
 
 def environment(**extra):
     """The test's environment, with strata to be found from any directory."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("STRATA_", "PYTEST_", "PYTHON"))}
+    kept = {k: v for k, v in os.environ.items() if k == "STRATA_CHECK"}  # of a run of pytest --checked
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("STRATA_", "PYTEST_", "PYTHON"))} | kept
     path = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {**env, "PYTHONPATH": os.pathsep.join(filter(None, path)), **extra}
 

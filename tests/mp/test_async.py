@@ -187,6 +187,7 @@ def errors(group):
     in_step(group)
 
 
+@pytest.mark.reports("mismatch")
 def test_errors_of_asynchronous_operations(peers):
     peers.run(errors)
 

@@ -52,6 +52,27 @@ def test_the_programs_own_status_stands(tmp_path):
     assert done.returncode == 7 and b"strata check: race" in done.stderr
 
 
+FAILING = {
+    "raises": "raise ValueError('its own')",
+    "exits": "sys.exit(3)",
+    "killed": "os.kill(os.getpid(), 9)",
+}
+
+
+@pytest.mark.parametrize("how", FAILING)
+def test_of_a_program_that_fails_by_itself_only_that_is_said(tmp_path, how):
+    script = write(tmp_path / "fails.py", f"""
+    import os, sys, strata
+    group = strata.world()
+    group.barrier()
+    if group.rank == 0:
+        {FAILING[how]}
+    group.barrier()
+    """)
+    done = run("-n", 2, "--check", script)
+    assert done.returncode and b"strata check" not in done.stderr, done.stderr
+
+
 def test_a_deadlock_is_shown_while_the_dies_hang(tmp_path):
     script = write(tmp_path / "hangs.py", SPEAK + """
     say("op", group=str(rank), name="group " + str(rank), n=1, op="barrier", members=[0, 1], site=1)

@@ -78,18 +78,28 @@ def test_all_have_come_but_none_has_left_yet():
     assert not len(stuck(p).reports)
 
 
-@pytest.mark.parametrize("how", ["end", "gone"])
-def test_a_die_that_ended(how):
+def test_a_die_that_ended():
     p = Program(2)
     a = p.come(0, "all_reduce", [0, 1])
-    if how == "end":
-        p.add(1, "end", site=False, t=0)
+    p.add(1, "end", site=False, t=0)
     job = p.feed()
-    if how == "gone":
-        job.leave(job.dies[1])
     assert job.arrivals.check(10.0)
     (report,) = job.reports
     assert f"prog.py:{a}" in report.text() and "rank 0 waits for rank 1, which has ended" in report.text()
+
+
+@pytest.mark.parametrize("how", ["failed", "killed"])
+@pytest.mark.parametrize("status", [None, "PeerDead"])
+def test_a_program_that_fails_by_itself_is_not_told_that_peers_wait_for_it(how, status):
+    p = Program(2)
+    p.come(0, "all_reduce", [0, 1])
+    if status:
+        p.leave(0, status=status)
+    if how == "failed":
+        p.add(1, "end", site=False, t=0, failed=1)
+    job = p.feed(seed=1)
+    job.leave(job.dies[1])
+    assert not job.arrivals.check(10.0) and not len(job.reports)
 
 
 def test_an_error_since_a_peer_has_ended_without_coming():

@@ -240,6 +240,30 @@ def test_the_command_and_its_status(tmp_path):
     assert subprocess.run([*command, "true"], capture_output=True, timeout=60).returncode == 0
 
 
+def test_what_was_found_is_taken_once():
+    """As a test suite takes it: also of a job that goes on, and of one to which not all have come."""
+    site = {"e": "site", "id": 1, "file": "prog.py", "line": 1}
+    write = {"e": "acc", "t": 0, "lo": 0, "hi": 8, "w": 1, "site": 1}
+    with Serving() as serving:
+        stays = [serving.die(rank, 2, "stays") for rank in range(2)]
+        for die in stays:
+            die.say(site, write)
+        reports, problems = serving.server.take(SECONDS)
+        assert [r.kind for r in reports] == ["race"] and not problems
+        assert serving.server.take(SECONDS) == ([], [])
+        goes = serving.die(0, 2, "goes")
+        goes.say(site, {"e": "post", "t": 0, "key": "p2p:g:0:1:0", "value": 1, "site": 1}, "nonsense")
+        goes.sock.close()
+        for die in stays:
+            die.say({**write, "lo": 8, "hi": 16})
+        reports, problems = serving.server.take(SECONDS)
+        assert sorted(r.kind for r in reports) == ["leak", "race"] and len(problems) == 1
+        for die in stays:
+            die.sock.close()
+        assert serving.server.take(SECONDS) == ([], [])
+        assert not serving.stop().reports()
+
+
 def test_a_fast_server():
     """No assertion on time: a figure for whoever looks (pytest -s)."""
     p = Program(2)

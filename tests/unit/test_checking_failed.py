@@ -1,0 +1,73 @@
+"""What failed, was withdrawn or was given up leaves no false reports and holds nothing back."""
+
+from checking_play import Program, check
+
+
+def test_who_has_got_the_error_of_an_operation_goes_on_after_it():
+    p = Program(2)
+    p.barrier()
+    p.fork(0, 1)
+    p.come(0, "all_reduce", [0, 1], t=1, reads=[[0, 64]], writes=[[64, 128]])
+    p.leave(0, status="later", t=1)
+    p.leave(0, status="GroupBroken")
+    p.add(0, "done", site=False, t=1)
+    p.add(0, "join", t=0, c=1, failed=1)
+    p.write(0, 0, 128)
+    check(p)
+
+
+def test_a_message_that_never_came_does_not_hold_who_gave_it_up():
+    p = Program(2)
+    p.barrier()
+    p.fork(0, 1)
+    p.take(0, "p2p:g:1:0:7", 1, t=1)
+    p.write(0, 0, 64, t=1)
+    p.add(0, "done", site=False, t=1)
+    p.add(0, "join", t=0, c=1, failed=1)
+    p.write(0, 0, 64)
+    p.barrier()
+    p.write(1, 0, 64)
+    check(p)
+
+
+def test_behind_operations_that_failed_all_go_on():
+    """The second of two in a chain is waited for; nobody asks for the first, whose peer never comes."""
+    p = Program(2)
+    p.barrier()
+    for task in (1, 2):
+        p.fork(0, task)
+        if task == 2:
+            p.take(0, "chain:0.g", 1, t=2)
+        p.come(0, "all_reduce", [0, 1], t=task, writes=[[64 * task, 64 * task + 64]])
+        p.leave(0, status="later", t=task)
+        p.post(0, "chain:0.g", t=task, value=task)
+        p.add(0, "done", site=False, t=task)
+    p.leave(0, status="GroupBroken")
+    p.add(0, "join", t=0, c=2, failed=1)
+    p.write(0, 128, 192)
+    p.barrier(group="h")
+    p.write(1, 128, 192)
+    for seed in range(8):
+        assert not p.reports(seed, finish=False), seed
+        assert p.feed(seed).pending <= 4, seed  # those of the first alone
+
+
+def test_a_message_that_was_withdrawn_is_none():
+    p = Program(2)
+    p.barrier()
+    p.post(0, "p2p:g:0:1:7", value=1)
+    p.add(0, "unpost", t=0, site=False, key="p2p:g:0:1:7", value=1)
+    p.end()
+    check(p)
+
+
+def test_the_message_that_is_sent_anew_is_the_one_that_orders():
+    p = Program(2)
+    p.barrier()
+    p.post(0, "p2p:g:0:1:7", value=1)
+    p.add(0, "unpost", t=0, site=False, key="p2p:g:0:1:7", value=1)
+    p.write(0, 0, 64)
+    p.post(0, "p2p:g:0:1:7", value=1)
+    p.take(1, "p2p:g:0:1:7", 1)
+    p.read(1, 0, 64)
+    assert not p.reports(0)
