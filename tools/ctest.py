@@ -11,7 +11,9 @@ ThreadSanitizer reports a data race: the silence of the others means something.
 Before that each header of the core is compiled alone, and all of them together, to see
 that they need no Python.h, hold no variable, and take no memory.
 
-In mode weak, which is not part of all, the stores of the tests' dies are late (weak.h, docs/memory-model.md).
+Mode quick, which is not part of all, is plain without optimisation, in a fifth of the compilers' time: what the test
+suite runs.  Tests of loops and of the order of accesses are optimised there too (OPTIMISED).
+In mode weak, which is not part of all either, the stores of the tests' dies are late (weak.h, docs/memory-model.md).
 
 For aarch64 the programs are compiled with a cross compiler (tools/cross.py installs it where that is possible), and
 run with --emulate, in fewer rounds.  An emulator on x86-64 keeps x86-64's order of memory accesses: such a run shows
@@ -19,7 +21,7 @@ that the code is right on another architecture, not that its memory orders suffi
 
 Programs are built by as many compilers as there are CPUs, and run one after another.
 
-Usage: python tools/ctest.py [--mode plain|asan|tsan|weak|aarch64|all ...] [-k WORD] [--timeout S] [--emulate]
+Usage: python tools/ctest.py [--mode plain|quick|asan|tsan|weak|aarch64|all ...] [-k WORD] [--timeout S] [--emulate]
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ CFLAGS = (
 LIBS = ["-lm", "-lrt", "-pthread"]
 MODES = {
     "plain": ["-O2"],
+    "quick": ["-O0"],
     "asan": ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined",
              "-fno-omit-frame-pointer", "-Wno-maybe-uninitialized"],  # gcc: false alarms under sanitizers
     "tsan": ["-O1", "-fsanitize=thread", "-fno-omit-frame-pointer", "-Wno-maybe-uninitialized"],
@@ -58,6 +61,8 @@ CROSS = "aarch64-linux-gnu-gcc"
 EMULATOR = "qemu-aarch64"
 SKIP = 77
 RUNS = 8  # in which a lost memory order may be reported: whether one run meets the race is chance
+# Unoptimised they would show something else, or take longer to run than to compile.
+OPTIMISED = {"test_heap", "test_kernels", "test_litmus", "test_litmus_core", "test_page", "test_wait"}
 STRONG = re.compile(r"\bdies_hook\b|litmus\.h")  # tests that have accesses in their own hands
 SEEDED = re.compile(r"tsan must report: *(\w+(?: +\w+)*)")
 
@@ -201,6 +206,8 @@ def find(root: Path, word: str) -> list[Path]:
 def made(root: Path, source: Path, mode: str) -> Path:
     """Builds one test in one mode; the program, which needs no Python."""
     cc, flags = (CROSS, ["-O2", "-DST_EMULATED"]) if mode == "aarch64" else (compiler(), MODES[mode])
+    if mode == "quick" and source.stem in OPTIMISED:
+        flags = MODES["plain"]
     if mode == "tsan" and "clang" not in cc:
         flags = [*flags, "-Wno-tsan"]  # fences are not modelled; what they order is atomic anyway
     target = root / ".ctest" / mode / source.stem
@@ -284,7 +291,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--emulate", action="store_true", help=f"run aarch64 programs in {EMULATOR}")
     parser.add_argument("--root", type=Path, default=ROOT)
     args = parser.parse_args(argv)
-    modes = [m for m in [*MODES, "aarch64"] if m in args.mode or ("all" in args.mode and m != "weak")]
+    modes = [m for m in [*MODES, "aarch64"] if m in args.mode or ("all" in args.mode and m not in ("quick", "weak"))]
     pool = ThreadPoolExecutor(jobs())
     try:
         results = [_attempt(name, action) for name, action in attempts(args, modes, pool)]

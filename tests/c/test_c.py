@@ -1,5 +1,9 @@
-"""Runs each C program of this folder, without sanitizers; .ci/run adds those."""
+"""Runs each C program of this folder, quickly compiled; .ci/run adds optimised ones and sanitizers.
 
+STRATA_TEST_C=plain (or asan, tsan): in that mode of tools/ctest.py here.
+"""
+
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +15,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import ctest  # noqa: E402
 
+MODE = os.environ.get("STRATA_TEST_C", "quick")
+
 
 @pytest.fixture(scope="module")
 def programs(request):
@@ -19,7 +25,7 @@ def programs(request):
 
     def made(source):
         try:
-            return ctest.made(ROOT, source, "plain")
+            return ctest.made(ROOT, source, MODE)
         except ctest.Failed as failure:
             return failure
 
@@ -32,7 +38,7 @@ def programs(request):
 def test_program(programs, source):
     if isinstance(programs[source], ctest.Failed):
         raise programs[source]
-    result = ctest.one(programs[source], "plain", timeout=120)
+    result = ctest.one(programs[source], MODE, timeout=120)
     if result != "ok":
         pytest.skip(result)
 
