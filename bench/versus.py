@@ -14,14 +14,17 @@ How it measures, and how to read it: bench/README.md.
 import argparse
 import importlib.util
 import sys
+from functools import partial
 
 from bench_lib.lines import Kind, Lines, read
-from versus_lib import cells, contenders, report
+from bench_lib.machine import memory_bytes
+from versus_lib import cells, contenders, limits, report
 from versus_lib.arguments import positive
 from versus_lib.measure import Run
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-KINDS = {"cell": Kind(("contender", "op", "bytes", "n"), less=("us", "us_mean"))}
+KINDS = {"cell": Kind(("contender", "op", "bytes", "n"), less=("us", "us_mean")),
+         "limits": Kind((), less=("line_us", "yield_us", "yield_one_us"))}
 QUICK_SIZES = (8, 1 << 16, 1 << 20, 1 << 24)
 
 
@@ -66,9 +69,10 @@ def arguments(argv=None):
     p.add_argument("--peers", type=listed(str, contenders.MPIS), default=list(contenders.MPIS),
                    metavar="LIST", help=",".join(contenders.MPIS))
     p.add_argument("--torch", action="store_true", help="torch gloo too (1 GB to install)")
-    p.add_argument("--tuned", action="store_true", help="each peer under other settings than its default too")
+    p.add_argument("--tuned", action="store_true", help="everyone under other settings than the default too")
     p.add_argument("--bind", action="store_true", help="strata's dies on a CPU each, if there are enough")
     p.add_argument("--no-strata", action="store_true", help="the peers alone")
+    p.add_argument("--no-limits", action="store_true", help="do not measure what the machine can do")
     p.add_argument("--mean", action="store_true", help="compare means of a timing's iterations, not medians")
     p.add_argument("--json", metavar="FILE", help="all records, one JSON object a line, as they come")
     p.add_argument("--plot", type=picture, metavar="FILE.png", help="a picture (needs matplotlib)")
@@ -99,6 +103,11 @@ def present(a):
     return here, skipped
 
 
+def limited(meter, a, n):
+    """What the machine can do, for cells of n ranks."""
+    return meter.take(min(0.01, a.seconds / 5), limits.largest(a.ops, a.sizes, [n], memory_bytes("MemAvailable")))
+
+
 def measure(a, log):
     """Run everything into `log`. Returns False if it was interrupted."""
     here, skipped = present(a)
@@ -109,26 +118,34 @@ def measure(a, log):
     log.head("versus", KINDS, skipped=skipped,
              settings={c.name: {**c.env, **({"--bind": "yes"} if c.bind and c.library == "strata" else {})}
                        for c in here})
+    meter = None if a.no_limits else limits.Meter()
+    if meter and meter.why:
+        print(f"limits of the machine skipped: {meter.why}")
     try:
-        Run(here, a, log.keep, lambda text: print(text, file=sys.stderr, flush=True)).take()
+        Run(here, a, log.keep, lambda text: print(text, file=sys.stderr, flush=True),
+            None if a.no_limits or meter.why else partial(limited, meter, a)).take()
     except KeyboardInterrupt:
         print("interrupted: what follows is what was measured until then")
         return False
+    finally:
+        if meter:
+            meter.close()
     return True
 
 
 def show(records, a):
-    """Print tables and summary. Returns (cells, names, peers, whether every answer was right)."""
+    """Print tables and summary. Returns (cells, names, peers, limits, whether every answer was right)."""
     taken = [r for r in records if r["record"] == "cell"]
     found = report.collect(taken, "us_mean" if a.mean else "us")
     names = report.contenders_of(taken)
-    peers = [n for n in names if n != report.STRATA]
+    peers = [n for n in names if n not in report.ours(names)]
+    known = limits.Limits.of(records)
     print(*report.machine_lines(records), sep="\n")
     for op in dict.fromkeys(r["op"] for r in taken):
-        print("", *report.table(op, found, names, peers), sep="\n")
+        print("", *report.table(op, found, names, peers, known), sep="\n")
     stats = ("us_mean", "us") if a.mean else ("us", "us_mean")
     for stat in stats[: 2 if len(peers) < len(names) else 1]:
-        figures = report.summary(report.collect(taken, stat), peers)
+        figures = report.summary(report.collect(taken, stat), peers, known if stat == "us" else None)
         lines = report.summary_lines(figures, "medians" if stat == "us" else "means")
         print("", *(lines if stat == stats[0] else lines[:4]), sep="\n")
     bad = [r for r in taken if r["wrong"]]
@@ -138,7 +155,7 @@ def show(records, a):
     failures = [r for r in records if r["record"] == "failure"]
     for f in failures:
         print(f"FAILED: {f['contender']}, n = {f['n']}, {f['where']}: {f['error']}")
-    return found, names, peers, not bad and not failures
+    return found, names, peers, known, not bad and not failures
 
 
 def main(argv=None):
@@ -152,9 +169,9 @@ def main(argv=None):
     else:
         log = Lines(a.json)
         whole = measure(a, log)
-    found, names, peers, right = show(log, a)
+    found, names, peers, known, right = show(log, a)
     if not a.replay:
-        log.keep({"record": "summary", **report.summary(found, peers)})
+        log.keep({"record": "summary", **report.summary(found, peers, known)})
     if a.plot:
         from versus_lib import plot
         title = report.machine_lines(log)[0]

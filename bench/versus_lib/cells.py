@@ -5,7 +5,8 @@ Needs numpy alone, since it runs inside every contender's own environment.
 
 import numpy as np
 
-OPS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+OPS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv")
+TRIPS = {"sendrecv": 2}     # a call goes there and back; its figure is one way
 SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 ITEM = 4        # float32
 PERIOD = 8191   # prime, so that no power-of-two chunk put in a wrong place looks right
@@ -25,10 +26,16 @@ def shape(op, nbytes, n):
     return {
         "all_reduce": (whole, whole),
         "broadcast": (whole, whole),
+        "sendrecv": (whole, whole),
         "all_gather": (share, share * n),
         "reduce_scatter": (share * n, share),
         "all_to_all": (share * n, share * n),
     }[op]
+
+
+def grid(ops, sizes, n):
+    """(op, bytes) cells of n ranks in the order they are run; barrier has no size, sendrecv is between two."""
+    return [(op, b) for op in ops if op != "sendrecv" or n == 2 for b in ([0] if op == "barrier" else sizes)]
 
 
 def wave(rank, salt):
@@ -69,6 +76,8 @@ def errors(op, rank, n, salt, recv):
         return 0
     if op == "broadcast":
         return wrong(recv, wave(0, salt))
+    if op == "sendrecv":
+        return wrong(recv, wave(1 - rank, salt))
     if op in ("all_reduce", "reduce_scatter"):
         total = sum(wave(r, salt) for r in range(n))
         return wrong(recv, total, rank * len(recv) if op == "reduce_scatter" else 0)

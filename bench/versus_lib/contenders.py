@@ -20,9 +20,12 @@ PACKAGES = {
 MPIS = ("mpich", "openmpi", "impi")
 
 # Environment variables of each setting, and for Open MPI's MCA parameters the same through
-# OMPI_MCA_*. "default" is always measured; the others with --tuned.
+# OMPI_MCA_*. "default" is always measured; the others with --tuned. VERSUS_CALLS is read by worker.py.
 SETTINGS = {
-    "strata": {"default": {}},      # --bind adds strata-run's --bind where every die has a CPU
+    "strata": {                     # --bind adds strata-run's --bind where every die has a CPU
+        "default": {},
+        "bind": {"VERSUS_CALLS": "bound"},      # persistent operations
+    },
     "mpich": {
         "default": {},
         "no-cma": {"MPIR_CVAR_CH4_CMA_ENABLE": "0"},

@@ -4,14 +4,10 @@ import time
 
 import numpy as np
 
+from versus_lib import cells
 from versus_lib.jobs import Job, JobFailed
 
 MOST, LEAST = 5000, 8       # iterations of one timing
-
-
-def grid(ops, sizes):
-    """(op, bytes) cells in the order they are run; barrier has no size."""
-    return [(op, b) for op in ops for b in ([0] if op == "barrier" else sizes)]
 
 
 def iterations(guess_ns, seconds):
@@ -30,15 +26,19 @@ def measure_cell(job, op, nbytes, salt, seconds, guess):
     took = job.time(iters)
     wrong += job.verify(salt + 1)
     job.ask(do="close")
-    return {"us": float(np.median(took)) / 1e3, "us_mean": float(np.mean(took)) / 1e3,
+    trips = cells.TRIPS.get(op, 1) * 1e3
+    return {"us": float(np.median(took)) / trips, "us_mean": float(np.mean(took)) / trips,
             "iters": iters, "wrong": wrong}
 
 
 class Run:
-    """Takes all rounds. `keep` gets every record as it comes, `say` what a reader wants to see at once."""
+    """Takes all rounds. `keep` gets every record as it comes, `say` what a reader wants to see at once.
 
-    def __init__(self, contenders, plan, keep, say):
-        self.contenders, self.plan, self.keep, self.say = contenders, plan, keep, say
+    `meter(n)`: figures of the machine's limits, taken in every round while all jobs sleep, or None.
+    """
+
+    def __init__(self, contenders, plan, keep, say, meter=None):
+        self.contenders, self.plan, self.keep, self.say, self.meter = contenders, plan, keep, say, meter
         self.failed, self.guesses = set(), {}
 
     def _start(self, n):
@@ -84,7 +84,9 @@ class Run:
                 begun = time.monotonic()
                 jobs = self._start(n)
                 try:
-                    for index, (op, nbytes) in enumerate(grid(plan.ops, plan.sizes)):
+                    if self.meter:
+                        self.keep({"record": "limits", "round": number, "n": n, **self.meter(n)})
+                    for index, (op, nbytes) in enumerate(cells.grid(plan.ops, plan.sizes, n)):
                         self._cell(jobs, n, index, op, nbytes, number)
                 finally:
                     for job in jobs:

@@ -1,6 +1,6 @@
 """One picture of a comparison: times per operation and n, and the ratio to the best peer."""
 
-from versus_lib.report import STRATA, library, size_name
+from versus_lib.report import STRATA, library, ours, size_name
 
 COLORS = {"strata": "#c1272d", "mpich": "#2a6f97", "openmpi": "#e09f3e", "impi": "#588157", "gloo": "#7f7f7f"}
 MARKS = {2: "o", 4: "s", 8: "D"}
@@ -71,7 +71,7 @@ def draw(path, cells, names, peers, title):
     ops = list(dict.fromkeys(c.op for c in cells.values()))
     counts = list(dict.fromkeys(c.n for c in cells.values()))
     libs = list(dict.fromkeys(map(library, names)))
-    versus = STRATA in names and bool(peers)
+    versus = bool(ours(names) and peers)
     rows = len(counts) + versus
     fig, axes = plt.subplots(rows, len(ops), figsize=(3.1 * len(ops) + 0.8, 2.7 * rows + 0.9), squeeze=False,
                              layout="constrained")

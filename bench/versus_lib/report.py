@@ -19,6 +19,11 @@ def library(contender):
     return contender.split(":")[0]
 
 
+def ours(names):
+    """strata under all its settings."""
+    return [name for name in names if library(name) == STRATA]
+
+
 class Cell:
     """All rounds of one operation at one size and n."""
 
@@ -35,18 +40,22 @@ class Cell:
         return statistics.median(rounds.values()) if rounds else None
 
     def best(self, peers):
-        """(contender, us) of the peer with the lowest median over the rounds, or None."""
+        """(contender, us) of the one with the lowest median over the rounds, or None."""
         found = [(self.median(p), p) for p in peers if p in self.us]
         return min(found)[::-1] if found else None
 
     def ratios(self, peers):
-        """Per round: best peer of that round / strata. Above 1, strata is faster."""
-        out = []
-        for number, mine in sorted(self.us.get(STRATA, {}).items()):
-            theirs = [self.us[p][number] for p in peers if number in self.us.get(p, {})]
-            if theirs and mine > 0:
-                out.append(min(theirs) / mine)
-        return out
+        """Per round: best peer of that round / strata's best setting of it. Above 1, strata is faster."""
+        mine, theirs = self._fastest(ours(self.us)), self._fastest(peers)
+        return [theirs[number] / us for number, us in sorted(mine.items()) if number in theirs and us > 0]
+
+    def _fastest(self, contenders):
+        """{round: us} of whichever was fastest in it."""
+        found = {}
+        for contender in contenders:
+            for number, us in self.us.get(contender, {}).items():
+                found[number] = min(us, found.get(number, us))
+        return found
 
     def ratio(self, peers):
         ratios = self.ratios(peers)
@@ -73,30 +82,51 @@ def number(value):
     return f"{value:.2f}" if value < 100 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
 
 
-def table(op, cells, names, peers):
-    """Lines of one operation's table: us per contender, best peer, ratio with its range."""
+def table(op, cells, names, peers, limits=None):
+    """Lines of one operation's table: us per contender, best peer, ratio with its range, and the machine's limit."""
     rows = [c for c in cells.values() if c.op == op]
     if not rows:
         return []
     widths = [max(9, len(name)) for name in names]
-    versus = STRATA in names and peers
-    meaning = "; ratio = best peer / strata, above 1 strata is faster" if versus else ""
-    lines = [f"{op}, float32, us per call{meaning}",
+    mine = ours(names)
+    wide = max(map(len, mine), default=0) if len(mine) > 1 else 0
+    versus = bool(mine and peers)
+    meaning = "; ratio = best peer / best of strata, above 1 strata is faster" if versus else ""
+    what = "half a round trip" if op == "sendrecv" else "call"
+    lines = [f"{op}, float32, us per {what}{meaning}",
              f"{'n':>3} {'size':>8}  " + "  ".join(f"{n:>{w}}" for n, w in zip(names, widths, strict=True))
-             + f"  {'best peer':>12}" + (f"  {'ratio':>6}  {'rounds':>13}" if versus else "")]
+             + (f"  {'strata by':>{wide}}" if wide else "") + f"  {'best peer':>14}"
+             + (f"  {'ratio':>6}  {'rounds':>15}" if versus else "") + (f"  {'limit':>7}  of limit" if limits else "")]
     for cell in rows:
-        best = cell.best(peers)
         line = f"{cell.n:>3} {size_name(cell.bytes):>8}  " + "  ".join(
             f"{number(cell.median(n)):>{w}}" for n, w in zip(names, widths, strict=True))
-        line += f"  {best[0] if best else '-':>12}"
+        if wide:
+            line += f"  {(cell.best(mine) or '-')[0]:>{wide}}"
+        line += f"  {(cell.best(peers) or '-')[0]:>14}"
         ratios = cell.ratios(peers)
         if ratios:
-            line += f"  {statistics.median(ratios):>6.2f}  {min(ratios):>5.2f} .. {max(ratios):.2f}"
+            span = f"{min(ratios):.2f} .. {max(ratios):.2f}"
+            line += f"  {statistics.median(ratios):>6.2f}  {span:>15}"
+        elif versus:
+            line += f"  {'-':>6}  {'-':>15}"
+        if limits:
+            line += f"  {number(limits.cell_us(cell.op, cell.bytes, cell.n)):>7}  {percent(of_limit(cell, limits)):>8}"
         lines.append(line)
     return lines
 
 
-def summary(cells, peers, below=0.8):
+def percent(part):
+    return "-" if part is None else f"{100 * part:.0f} %"
+
+
+def of_limit(cell, limits):
+    """The machine's least time over that of strata's best setting, by its median; None if either is missing."""
+    best = cell.best(ours(cell.us))
+    least = limits.cell_us(cell.op, cell.bytes, cell.n)
+    return least / best[1] if best and best[1] > 0 and least else None
+
+
+def summary(cells, peers, limits=None, below=1.0):
     """Geometric means and the cells that are lost, as a dict."""
     rated = [(cell, cell.ratio(peers)) for cell in cells.values()]
     rated = [(cell, ratio) for cell, ratio in rated if ratio is not None]
@@ -112,7 +142,8 @@ def summary(cells, peers, below=0.8):
         "below": below,
         "lost": [{"op": c.op, "bytes": c.bytes, "n": c.n, "ratio": r, "best": c.best(peers)[0]}
                  for c, r in sorted(rated, key=lambda pair: pair[1]) if r < below],
-        "behind": sum(r < 1.0 for _, r in rated),
+        "of_limit": geometric_mean([part for cell in cells.values() if limits
+                                    if (part := of_limit(cell, limits)) is not None]),
     }
 
 
@@ -122,7 +153,9 @@ def summary_lines(figures, stat):
     lines = [f"geometric mean of {figures['cells']} ratios ({stat}): {figures['geometric_mean']:.3f}"]
     lines += ["  by n:  " + ", ".join(f"{n}: {v:.2f}" for n, v in figures["by_n"].items()),
               "  by op: " + ", ".join(f"{op}: {v:.2f}" for op, v in figures["by_op"].items()),
-              f"cells below 1.0: {figures['behind']}; below {figures['below']}: {len(figures['lost'])}"]
+              f"cells below {figures['below']:g}: {len(figures['lost'])}"]
+    if figures["of_limit"] is not None:
+        lines.insert(3, f"  of the machine's limit, by medians: {percent(figures['of_limit'])}")
     lines += [f"  {c['op']} {size_name(c['bytes'])}, n = {c['n']}: {c['ratio']:.2f} of {c['best']} | reason:"
               for c in figures["lost"]]
     return lines

@@ -22,8 +22,18 @@ import numpy as np
 KEEP = 8 << 20      # buffers above this many bytes are given back after their cell
 
 
+def ping_pong(rank, send, recv):
+    """A call that goes there and back: rank 0 sends first."""
+    first, second = (send, recv) if rank == 0 else (recv, send)
+
+    def call():
+        first()
+        second()
+    return call
+
+
 class Strata:
-    """Fabric arrays, preallocated outputs."""
+    """Fabric arrays, preallocated outputs; called as they are, or bound beforehand (persistent operations)."""
 
     def __init__(self):
         import strata
@@ -32,16 +42,33 @@ class Strata:
         self.rank, self.size = self.group.rank, self.group.size
         self.barrier = self.group.barrier
         self.about = f"strata {getattr(strata, '__version__', 'unknown')}"
+        self.bound = os.environ.get("VERSUS_CALLS") == "bound"
+        self.kept = []
 
     def empty(self, count):
         return self.lib.empty((count,), "f4")
 
     def bind(self, op, send, recv):
         if op == "barrier":
-            return self.group.barrier
+            return self._call("barrier")
         if op == "broadcast":
-            return partial(self.group.broadcast, recv)
-        return partial(getattr(self.group, op), send, recv)
+            return self._call("broadcast", recv)
+        if op == "sendrecv":
+            peer = 1 - self.rank
+            return ping_pong(self.rank, self._call("send", send, peer), self._call("recv", recv, peer))
+        return self._call(op, send, recv)
+
+    def _call(self, name, *args):
+        method = getattr(self.group, name)
+        if not self.bound:
+            return partial(method, *args) if args else method
+        self.kept.append(method.bind(*args))
+        return self.kept[-1]
+
+    def release(self):
+        for operation in self.kept:
+            operation.free()
+        self.kept.clear()
 
 
 class Mpi:
@@ -69,6 +96,9 @@ class Mpi:
         dst = (lib.buffer(recv), len(recv), lib.FLOAT)
         if op == "broadcast":
             return partial(comm.Bcast, dst)
+        if op == "sendrecv":
+            peer = 1 - self.rank
+            return ping_pong(self.rank, partial(comm.Send, src, peer), partial(comm.Recv, dst, peer))
         if op == "all_reduce":
             return partial(comm.Allreduce, src, dst, lib.SUM)
         if op == "reduce_scatter":
@@ -102,6 +132,9 @@ class Gloo:
         src, dst = self.torch.from_numpy(send), self.torch.from_numpy(recv)
         if op == "broadcast":
             return partial(dist.broadcast, dst, 0)
+        if op == "sendrecv":
+            peer = 1 - self.rank
+            return ping_pong(self.rank, partial(dist.send, src, peer), partial(dist.recv, dst, peer))
         if op == "all_reduce":      # in place only: the copy that makes it out of place is timed
             def call():
                 dst.copy_(src)
@@ -132,6 +165,8 @@ class Rank:
 
     def close(self):
         self.cell = self.call = None
+        if hasattr(self.backend, "release"):
+            self.backend.release()
         if max(self.send.nbytes, self.recv.nbytes) > KEEP:
             self.send = self.recv = self.backend.empty(0)
 
