@@ -40,17 +40,6 @@ def test_header_prints_what_replays_the_run(tmp_path):
     assert len(drawn(output)) > 10 and drawn(output) == drawn(again)
 
 
-def test_a_slow_test_fails_and_the_next_one_runs(tmp_path):
-    text = (
-        "import time, pytest\n"
-        "@pytest.mark.hard_timeout(0.3)\ndef test_slow():\n"
-        "    try: time.sleep(30)\n    except Exception: pass\n"
-        "def test_next(): pass\n"
-    )
-    status, output = run(tmp_path, text)
-    assert status == 1 and "1 failed, 1 passed" in output and "TimeLimit" in output
-
-
 def test_a_test_that_cannot_be_interrupted_ends_the_run(tmp_path):
     text = (
         "import ctypes, pytest, signal\n"
@@ -64,29 +53,33 @@ def test_a_test_that_cannot_be_interrupted_ends_the_run(tmp_path):
     assert status == 1 and "Timeout" in output and "in test_stuck" in output
 
 
-def test_a_process_left_behind_fails_its_test_and_is_killed(tmp_path):
-    text = (
-        "import subprocess\n"
-        "def test_leaks(): open('pid', 'w').write(str(subprocess.Popen(['sleep', '77']).pid))\n"
-        "def test_next(): pass\n"
-    )
-    status, output = run(tmp_path, text)
-    assert status == 1 and "left behind: process" in output and "sleep 77" in output
-    pid = int((tmp_path / "pid").read_text())
-    try:
-        assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE  # its parent is gone too
-    except psutil.NoSuchProcess:
-        pass
-
-
-def test_a_file_in_dev_shm_fails_its_test(tmp_path):
+def test_what_is_too_slow_or_leaves_something_behind_fails_and_the_others_run(tmp_path):
     path = Path("/dev/shm") / f"strata-planted-{os.getpid()}"
-    text = f"def test_leaks(): open({str(path)!r}, 'w').close()\n"
+    text = (
+        "import subprocess, time, pytest\n"
+        "@pytest.mark.hard_timeout(0.3)\ndef test_slow():\n"
+        "    try: time.sleep(30)\n    except Exception: pass\n"
+        "def test_after_it(): pass\n"
+        "def test_process(): open('pid', 'w').write(str(subprocess.Popen(['sleep', '77']).pid))\n"
+        "def test_after_the_process(): pass\n"
+        f"def test_file(): open({str(path)!r}, 'w').close()\n"
+        "def test_last(): pass\n"
+    )
     try:
         status, output = run(tmp_path, text)
     finally:
         path.unlink(missing_ok=True)
-    assert status == 1 and f"left behind: {path}" in output
+    pid = int((tmp_path / "pid").read_text())
+    assert status == 1 and "1 failed, 5 passed, 2 errors" in output, output
+    assert "FAILED test_planted.py::test_slow" in output and "TimeLimit" in output
+    for name, what in (("process", f"process {pid}: sleep 77"), ("file", str(path))):
+        said = next(line for line in output.splitlines() if line.startswith(f"ERROR test_planted.py::test_{name} "))
+        assert "AssertionError: left behind: " in said
+        assert f"left behind: {what}" in output
+    try:
+        assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE  # its parent is gone too
+    except psutil.NoSuchProcess:
+        pass
 
 
 def test_a_pool_of_a_session_is_no_leak_until_the_run_ends(tmp_path):
