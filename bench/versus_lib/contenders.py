@@ -30,16 +30,19 @@ SETTINGS = {
         "default": {},
         "no-cma": {"MPIR_CVAR_CH4_CMA_ENABLE": "0"},
         "yield-soon": {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_POSIX_POLL_FREQUENCY": "1"},
+        "persistent": {"VERSUS_CALLS": "bound"},
     },
     "openmpi": {
         "default": {},
         "no-cma": {"OMPI_MCA_smsc": "^cma"},
         "no-han": {"OMPI_MCA_coll": "^han"},
+        "persistent": {"VERSUS_CALLS": "bound"},
     },
     "impi": {
         "default": {},
         "shm": {"I_MPI_FABRICS": "shm"},
         "yield-unpinned": {"I_MPI_FABRICS": "shm", "I_MPI_THREAD_YIELD": "2", "I_MPI_PIN": "0"},
+        # Its persistent operations (2021.18) gather wrong elements and end ranks.
     },
     "gloo": {"default": {}},
 }

@@ -19,6 +19,7 @@ from functools import partial
 import cells  # beside this file: the worker runs as a script, in environments with numpy alone
 import numpy as np
 
+BOUND = os.environ.get("VERSUS_CALLS") == "bound"     # persistent operations, in strata and in MPI
 KEEP = 8 << 20      # buffers above this many bytes are given back after their cell
 
 
@@ -42,8 +43,7 @@ class Strata:
         self.rank, self.size = self.group.rank, self.group.size
         self.barrier = self.group.barrier
         self.about = f"strata {getattr(strata, '__version__', 'unknown')}"
-        self.bound = os.environ.get("VERSUS_CALLS") == "bound"
-        self.kept = []
+        self.bound, self.kept = BOUND, []
 
     def empty(self, count):
         return self.lib.empty((count,), "f4")
@@ -72,7 +72,7 @@ class Strata:
 
 
 class Mpi:
-    """mpi4py's buffer interface in its cheapest form: buffer, count and type all given."""
+    """mpi4py's buffer interface in its cheapest form: buffer, count and type all given; or persistent requests."""
 
     def __init__(self):
         from mpi4py import MPI
@@ -81,6 +81,7 @@ class Mpi:
         self.barrier = self.comm.Barrier
         self.about = MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
         self.about = " ".join(self.about.split())
+        self.bound, self.kept = BOUND, []
 
     def empty(self, count):
         raw = np.empty(count + 16, np.float32)
@@ -88,25 +89,42 @@ class Mpi:
         return raw[skip: skip + count]
 
     def bind(self, op, send, recv):
-        lib, comm = self.lib, self.comm
+        lib, call = self.lib, self._call
         if op == "barrier":
-            return comm.Barrier
+            return call("Barrier")
         n = self.size
         src = (lib.buffer(send), len(send), lib.FLOAT)
         dst = (lib.buffer(recv), len(recv), lib.FLOAT)
         if op == "broadcast":
-            return partial(comm.Bcast, dst)
+            return call("Bcast", dst)
         if op == "sendrecv":
             peer = 1 - self.rank
-            return ping_pong(self.rank, partial(comm.Send, src, peer), partial(comm.Recv, dst, peer))
+            return ping_pong(self.rank, call("Send", src, peer), call("Recv", dst, peer))
         if op == "all_reduce":
-            return partial(comm.Allreduce, src, dst, lib.SUM)
+            return call("Allreduce", src, dst, lib.SUM)
         if op == "reduce_scatter":
-            return partial(comm.Reduce_scatter_block, (src[0], len(recv), lib.FLOAT), dst, lib.SUM)
+            return call("Reduce_scatter_block", (src[0], len(recv), lib.FLOAT), dst, lib.SUM)
         if op == "all_gather":
-            return partial(comm.Allgather, src, (dst[0], len(send), lib.FLOAT))
+            return call("Allgather", src, (dst[0], len(send), lib.FLOAT))
         share = len(send) // n
-        return partial(comm.Alltoall, (src[0], share, lib.FLOAT), (dst[0], share, lib.FLOAT))
+        return call("Alltoall", (src[0], share, lib.FLOAT), (dst[0], share, lib.FLOAT))
+
+    def _call(self, name, *args):
+        if not self.bound:
+            method = getattr(self.comm, name)
+            return partial(method, *args) if args else method
+        request = getattr(self.comm, f"{name}_init")(*args)
+        self.kept.append(request)
+
+        def call(start=request.Start, wait=request.Wait):
+            start()
+            wait()
+        return call
+
+    def release(self):
+        for request in self.kept:
+            request.Free()
+        self.kept.clear()
 
 
 class Gloo:
@@ -144,6 +162,9 @@ class Gloo:
                 "all_to_all": "all_to_all_single"}[op]
         return partial(getattr(dist, name), dst, src)
 
+    def release(self):
+        pass        # it keeps nothing
+
 
 class Rank:
     """Buffers and the cell that is bound to them."""
@@ -165,8 +186,7 @@ class Rank:
 
     def close(self):
         self.cell = self.call = None
-        if hasattr(self.backend, "release"):
-            self.backend.release()
+        self.backend.release()
         if max(self.send.nbytes, self.recv.nbytes) > KEEP:
             self.send = self.recv = self.backend.empty(0)
 
