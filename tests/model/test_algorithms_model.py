@@ -46,7 +46,7 @@ def problems(draw):
     return made(), made()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(problems(), st.integers(0, 1 << 30))
 def test_any_algorithm(problem, seed):
     one, other = problem

@@ -177,7 +177,7 @@ def lines(*accesses):
     return "race", tuple(sorted(access[0] for access in accesses))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.integers(0, 1 << 32), st.integers(4, 26))
 def test_every_pair_as_the_transitive_closure_says(seed, length):
     model = Model(program(seed, length))
@@ -188,7 +188,7 @@ def test_every_pair_as_the_transitive_closure_says(seed, length):
         assert got == expected, (a, b)
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(st.integers(0, 1 << 32), st.integers(4, 60))
 def test_all_at_once_finds_a_race_of_each_access_that_has_one(seed, length):
     model = Model(program(seed, length))

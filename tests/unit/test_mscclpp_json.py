@@ -98,7 +98,7 @@ def test_barriers_that_do_not_meet_are_refused():
             mscclpp_json.parse(data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(st.sampled_from(files.MAKERS), st.integers(0, 1 << 32))
 def test_a_changed_plan_is_refused_or_still_delivers(make, seed):
     chance = random.Random(seed)

@@ -126,7 +126,7 @@ def survives(data):
             assert plan.check() is plan and plan.pretty() and len(plan.hash()) == 64
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(FILES),
     st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(1, 255)), min_size=1, max_size=4),
@@ -144,7 +144,7 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.just(10**400), st
                    st.just([]), st.just({}), st.integers(-2, 1 << 64))  # fmt: skip
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PLANS), st.data())
 def test_wrong_values_anywhere(plan, data):
     top = json.loads(written(plan, "json"))
