@@ -379,7 +379,11 @@ class Job:
         return True
 
     def finish(self) -> None:
-        """Nothing more comes from any die: analyses what is left, and reports what only the end shows."""
+        """Nothing more comes from any die: analyses what is left, and reports what only the end shows.
+
+        Of a job that a die has left by an error, or was killed in, no leaks: the others had no way to the end.
+        """
+        broken = any(die.broken for die in self.dies.values())
         for die in list(self.dies.values()):
             self.leave(die)
         while self.force():
@@ -387,4 +391,6 @@ class Job:
         for key, number, rank, place in self.flags.messages():
             text = f"message {number} of {words(key)}, which nobody received"
             self.reports.add(findings.leak(rank, 0, "message", text, place))
+        if broken:
+            self.reports.clear("leak")
         self.arrivals.finish()

@@ -67,6 +67,7 @@ def _watch() -> None:
     _set(streams.Stream, "query", _query(streams.Stream.query, lambda s: s.lane and s.lane.last))
     _set(streams.Event, "query", _query(streams.Event.query, lambda e: e.time))
     _set(replaying, "times_of", _times_of)
+    _set(replaying.Graph, "_fail", _failing(replaying.Graph._fail))
     _set(threading.Thread, "start", _starting(threading.Thread.start))
     heap.watch(_set)
     rounds.watch(_set)
@@ -104,6 +105,18 @@ def _kind_of(context: Context) -> type[comm.Group]:
 def _times_of(entries: list[Any], keep: list[Any]) -> Any:
     told = recorder.current()
     return None if told is None else queues.Replays(told, entries, keep)
+
+
+def _failing(own: Callable[..., BaseException]) -> Callable[..., BaseException]:
+    """A graph that has failed: nobody need wait for its replays."""
+
+    def fail(self: Any, why: BaseException | None = None) -> BaseException:
+        found = own(self, why)
+        if isinstance(self._times, queues.Replays):
+            self._times.fail(found)
+        return found
+
+    return fail
 
 
 def _waiting(own: Callable[..., None], place: Callable[[Any], Any]) -> Callable[..., None]:

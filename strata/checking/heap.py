@@ -16,19 +16,23 @@ from strata.fabric import mappings
 from strata.fabric.mappings import PAGE, AddressRange, Span
 from strata.registration import Registration
 
-__all__ = ["CheckedMemory", "alloc_array", "places", "watch", "wrap"]
+__all__ = ["CheckedMemory", "alloc_array", "owned", "places", "watch", "wrap"]
 
 places: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # where something was made
 
 
+def owned(made: np.ndarray) -> np.ndarray:
+    """Memory that this die has just got; it is told of, and accesses by this array are not."""
+    told = recorder.current()
+    if told is not None:
+        lo = core.pointer(made) or 0
+        told.own(made, lo, lo + made.nbytes)
+    return made
+
+
 def wrap(made: np.ndarray) -> np.ndarray:
     """Memory that a program has just got, as an array that is told of."""
-    told = recorder.current()
-    if told is None:
-        return made
-    lo = core.pointer(made) or 0
-    told.own(made, lo, lo + made.nbytes)
-    found: np.ndarray = traced(made)
+    found: np.ndarray = traced(owned(made))
     return found
 
 

@@ -216,6 +216,13 @@ class Replays:
                        "replay without async_op", item.site)  # fmt: skip
             told.flush()
 
+    def fail(self, error: BaseException) -> None:
+        """A replay has, and those after it do not begin."""
+        while self._open:
+            item = self._open.pop(next(iter(self._open)))
+            opened.drop(item)
+            item.raised(error)
+
     def join(self, number: int) -> None:
         """The host has waited for a replay."""
         for n in [n for n in self._open if n <= number]:

@@ -158,7 +158,10 @@ class Recorder:
     def end(self) -> None:
         """The last word; waits a moment until the analyser has heard it."""
         with self.lock:
-            self.event("end", failed=int(self.failed or getattr(sys, "last_value", None) is not self._raised))
+            leaving = sys.exc_info()[1]  # in a finally
+            raised = leaving is not None and not (isinstance(leaving, SystemExit) and not leaving.code)
+            failed = self.failed or raised or getattr(sys, "last_value", None) is not self._raised
+            self.event("end", failed=int(failed))
             self.flush()
             found, self._socket = self._socket, None
         if found is None:

@@ -126,9 +126,9 @@ class Reports:
         self._all[key] = report
         return True
 
-    def clear(self) -> None:
-        """Forgets all of them."""
-        self._all.clear()
+    def clear(self, kind: str | None = None) -> None:
+        """Forgets those of a kind; None: all of them."""
+        self._all = {} if kind is None else {key: r for key, r in self._all.items() if r.kind != kind}
 
     def __len__(self) -> int:
         return len(self._all) + self.more

@@ -10,10 +10,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from strata.checking import items, recorder
+import numpy as np
+
+from strata._core import memory
+from strata.checking import heap, items, recorder
 from strata.checking.groups import opened
+from strata.checking.traced import traced
+from strata.moe import windows
 from strata.moe.events import Task
 from strata.moe.rounds import Posted, Rounds
+from strata.moe.windows import Windows
 
 __all__ = ["watch"]
 
@@ -85,8 +91,17 @@ def _done(self: Task) -> bool:
     return found
 
 
+def _block(group: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """As Windows needs it, which counts who refers to a block: not a view, since numpy lets views of views refer to
+    what is below all of them."""
+    return heap.owned(memory.alloc_array(group.context, shape, np.dtype(dtype), False))
+
+
 def watch(set_: Callable[[Any, str, Any], None]) -> None:
     """Puts these in the place of what they stand for."""
+    take = Windows.take
+    set_(windows, "empty", _block)
+    set_(Windows, "take", lambda self, shape, dtype: traced(take(self, shape, dtype)))
     set_(Rounds, "post", _post)
     set_(Rounds, "run", _run)
     set_(Task, "wait", _wait)

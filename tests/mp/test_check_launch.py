@@ -169,6 +169,7 @@ def test_spawn_raises_what_the_check_finds():
         strata.spawn(lambda: 1 // 0, 2, check=True)
 
 
+@pytest.mark.unchecked("that nothing is imported is what it is about")
 @pytest.mark.parametrize("checked", [False, True])
 def test_an_ordinary_die_imports_nothing_of_it(tmp_path, checked):
     script = write(tmp_path / "which.py", """

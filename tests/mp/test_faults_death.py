@@ -265,6 +265,7 @@ def _ends(die, how):
     die.say("done")
 
 
+@pytest.mark.reports(maybe=["deadlock"], why="it leaves, and others wait for it")
 @pytest.mark.parametrize("how", ["exit", "_exit", "finalize"])
 def test_one_that_leaves_is_as_one_that_died(how):
     with Job(_ends, 3, how) as job:

@@ -98,6 +98,7 @@ def _default_deadline(die):
         die.hear()
 
 
+@pytest.mark.reports("deadlock")
 def test_the_option_reaches_every_group():
     with Job(_default_deadline, 2, env={"STRATA_TIMEOUT": "0.3"}) as job:
         job.all("done", [0])
@@ -259,6 +260,7 @@ KINDS = ("init", "arrival", "completion", "recv", "send", "work", "transfer", "s
          "after async")  # fmt: skip
 
 
+@pytest.mark.reports(maybe=["leak", "mismatch", "deadlock"], why="what is interrupted is left")
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupt_ends_the_wait(kind):
     with Job(_interrupted, 2, kind) as job:
@@ -321,6 +323,7 @@ def _storm(die):
     assert len(ticks) > 50
 
 
+@pytest.mark.reports(maybe=["leak"], why="sends that nobody waits for")
 def test_storm_of_signals():
     """A profiler's timer: every system call that waits or allocates is interrupted over and over."""
     with Job(_storm, 3, env={"STRATA_CACHE_BYTES": "0"}) as job:

@@ -139,6 +139,7 @@ def disagree(group):
     return texts
 
 
+@pytest.mark.reports("mismatch")
 def test_disagreement_is_everybodys(trio):
     said = trio.run(disagree)
     assert said[0] == said[1] == said[2]
@@ -338,6 +339,7 @@ def test_statistics(trio):
 # ---- what is fixed elsewhere ------------------------------------------------------------------
 
 
+@pytest.mark.unchecked("a job is checked or timed, not both")
 def test_the_clock_is_refused(monkeypatch):
     monkeypatch.setenv("STRATA_CLOCK", "cm384")
     config.reset()

@@ -112,6 +112,7 @@ def alone(group):
         assert caught.value.ranks == (1, 2)
 
 
+@pytest.mark.reports("deadlock")
 def test_who_is_alone_is_told_why(trio):
     trio.run(alone)
     trio.close()  # its world group is broken

@@ -176,6 +176,7 @@ def test_every_rank_that_raised_is_named(own):
     assert "ranks 1-2 the same" in str(caught.value.__cause__)
 
 
+@pytest.mark.reports(maybe=["deadlock"], why="one leaves early, which is seen while others wait")
 def test_the_root_cause_is_raised_and_not_its_consequence(own):
     def leave(group):
         if group.rank == 1:
@@ -255,6 +256,7 @@ def test_a_stuck_die_is_named_with_the_place_where_it_is(own):
     assert pool.run(echo, 3) == [3, 3]
 
 
+@pytest.mark.reports("deadlock")
 def test_a_die_stuck_in_an_operation_ends_with_its_error(own):
     pool = own(2, timeout=3)
     with pytest.raises(strata.CollectiveTimeout, match="rank 1") as caught:

@@ -40,6 +40,7 @@ def _many_histories(die):
     die.say("left")
 
 
+@pytest.mark.reports("leak")
 def test_leaving_does_not_depend_on_the_groups_that_were_made():
     """Groups that cross, some with operations that never end; dies leave in any order, and none waits."""
     with Job(_many_histories, 8) as job:
@@ -230,6 +231,7 @@ def _keeps_handlers(die):
     assert _handlers() == before
 
 
+@pytest.mark.reports("leak")
 def test_signal_handlers_are_the_programs():
     with Job(_keeps_handlers, 2) as job:
         assert [job.reap(rank) for rank in range(2)] == [0, 0]

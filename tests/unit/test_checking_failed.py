@@ -1,6 +1,7 @@
 """What failed, was withdrawn or was given up leaves no false reports and holds nothing back."""
 
-from checking_play import Program, check
+import pytest
+from checking_play import Program, check, found
 
 
 def test_who_has_got_the_error_of_an_operation_goes_on_after_it():
@@ -50,6 +51,21 @@ def test_behind_operations_that_failed_all_go_on():
     for seed in range(8):
         assert not p.reports(seed, finish=False), seed
         assert p.feed(seed).pending <= 4, seed  # those of the first alone
+
+
+@pytest.mark.parametrize("how", ["failed", "killed", "well"])
+def test_what_is_left_open_in_a_job_that_broke_is_no_leak(how):
+    p = Program(2)
+    a = p.add(0, "leak", t=0, kind="request", text="")
+    b = p.post(0, "p2p:g:0:1:7", value=1)
+    p.add(0, "end", site=False, t=0)
+    if how != "killed":
+        p.add(1, "end", site=False, t=0, failed=int(how == "failed"))
+    job = p.feed()
+    for die in job.dies.values():
+        job.leave(die)
+    job.finish()
+    assert found(job.reports) == ({("leak", (a,)), ("leak", (b,))} if how == "well" else set())
 
 
 def test_a_message_that_was_withdrawn_is_none():

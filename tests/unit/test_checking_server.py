@@ -253,7 +253,7 @@ def test_what_was_found_is_taken_once():
         assert serving.server.take(SECONDS) == ([], [])
         goes = serving.die(0, 2, "goes")
         goes.say(site, {"e": "post", "t": 0, "key": "p2p:g:0:1:0", "value": 1, "site": 1}, "nonsense")
-        goes.sock.close()
+        goes.end()
         for die in stays:
             die.say({**write, "lo": 8, "hi": 16})
         reports, problems = serving.server.take(SECONDS)
