@@ -120,6 +120,8 @@ static inline int dies_cas_64(uint64_t *p, uint64_t old, uint64_t v)
 enum { DIES_SLOW = 4 }; /* rounds are divided by this */
 #elif defined(ST_EMULATED)
 enum { DIES_SLOW = 8 }; /* each instruction is some ten */
+#elif defined(ST_CHECKED)
+enum { DIES_SLOW = 4 }; /* stores are late, and on a busy machine each wait for one is a turn of everybody else */
 #else
 enum { DIES_SLOW = 1 };
 #endif

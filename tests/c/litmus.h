@@ -41,7 +41,7 @@ static long litmus_futex(uint32_t *word, int op, uint32_t value);
 #include "st_board.h"
 #include "st_sdma.h"
 
-enum { LITMUS_MOST = 4, LITMUS_FIND = 10000, LITMUS_STACK = 96 << 10, LITMUS_TURNS = 20000 };
+enum { LITMUS_MOST = 4, LITMUS_FIND = 50000, LITMUS_STACK = 96 << 10, LITMUS_TURNS = 20000 };
 
 struct litmus {
     const char *name;

@@ -147,7 +147,7 @@ static void litmus_once(void)
     litmus.running = 0;
     for (i = 0; i < litmus.n; i++) {
         st_weak_flush(litmus.fiber[i].weak);
-        litmus.fiber[i].weak->nloads = 0;
+        st_weak_blind(litmus.fiber[i].weak);
     }
     st_weak_me = NULL;
 }
@@ -157,7 +157,7 @@ static void litmus_ready(uint32_t i)
     struct litmus_fiber *f = &litmus.fiber[i];
 
     f->weak = f->weak ? f->weak : st_weak_made();
-    f->weak->nloads = 0;
+    st_weak_unknown(f->weak);
     st_weak_throw(f->weak, i);
     f->stack = f->stack ? f->stack : malloc(LITMUS_STACK);
     CHECK(f->stack && getcontext(&f->at) == 0);

@@ -7,6 +7,8 @@
 #include "st_collective.h"
 #include "st_flag.h"
 #include "st_types.h"
+#include "st_accumulate.h"
+#include "st_kernels.h"
 
 enum { PAYLOAD = 24, EAGER = 256 };
 #define LONG 60000000000ull
@@ -20,7 +22,7 @@ static struct {
     struct st_lane lane;
     uint64_t round, bad;
     uint32_t busy, given;
-    struct st_wait_policy policy; /* that sleeps at once */
+    struct st_wait_policy policy, awake; /* that sleeps at once, and never */
 } s;
 
 /* Which of the two dies runs. */
@@ -65,13 +67,37 @@ static void arrive(void)
     uint64_t theirs[PAYLOAD / 8];
     int rc = st_collective(group(), &r);
 
-    memcpy(theirs, st_line(group(), 1, !me())->u.data, PAYLOAD);
+    st_copy(theirs, st_line(group(), 1, !me())->u.data, PAYLOAD, 0);
     wrong(rc != ST_OK || theirs[0] != s.round || theirs[1] != !me() || theirs[2] != s.round + !me());
     if (r.lines)
         free(r.lines);
 }
 
+/* A line by itself, read as mailboxes are: nothing but the arrival stands before it. */
+static void awake_begin(void)
+{
+    begin();
+    for (uint32_t i = 0; i < 2; i++)
+        s.h[i].g.policy = s.awake;
+}
+
+static void comes(void)
+{
+    struct st_group *g = group();
+    uint64_t mine[PAYLOAD / 8] = {s.round, me(), s.round + me()}, theirs[PAYLOAD / 8];
+
+    st_wait_begin(&g->waiter, &g->policy, &g->header->wake_word, &g->header->sleepers, 0);
+    st_copy(st_line(g, 1, me())->u.data, mine, PAYLOAD, 0);
+    st_group_arrive(g, 1);
+    wrong(st_group_wait_all(g, ST_PHASE_ARRIVAL, 1) != ST_OK);
+    st_copy(theirs, st_line(g, 1, !me())->u.data, PAYLOAD, 0);
+    wrong(theirs[0] != s.round || theirs[1] != !me() || theirs[2] != s.round + !me());
+    st_wait_end(&g->waiter);
+}
+
 /* ---- giving up against beginning --------------------------------------------------------- */
+
+static uint64_t *condition(void) { return (uint64_t *)(void *)s.page[0]; }
 
 static void touches(void)
 {
@@ -82,10 +108,12 @@ static void touches(void)
     if (st_group_begin(g, 1) != ST_OK)
         return;
     (st_store_seqcst_32)(&s.busy, 1);
+    st_store_relaxed_64(condition(), s.round); /* into the buffer of the one that gives up */
     for (k = 0; k < 40; k++) {
         litmus_turn();
         wrong((int)(st_load_seqcst_32)(&s.given)); /* the buffer is its owner's again */
     }
+    st_store_relaxed_64(condition() + 8, s.round);
     (st_store_seqcst_32)(&s.busy, 0);
     st_store_seqcst_64(&g->members[g->me].done, 1); /* pairs with st_group_quiesce */
 }
@@ -101,6 +129,7 @@ static void gives_up(void)
     wrong(st_group_quiesce(g, 1, LONG * 60, mask) != 0);
     (st_store_seqcst_32)(&s.given, 1);
     wrong((int)(st_load_seqcst_32)(&s.busy));
+    wrong((st_load_relaxed_64(condition()) == s.round) != (st_load_relaxed_64(condition() + 8) == s.round));
 }
 
 /* ---- what a failure says ------------------------------------------------------------------ */
@@ -124,9 +153,19 @@ static void reads_failure(void)
           r.failed_by != 0 || r.phase != ST_PHASE_COMPLETION || st_group_failed(g) != ST_EDEAD);
 }
 
-/* ---- sleepers ------------------------------------------------------------------------------ */
+static void reads_reason(void)
+{
+    struct st_group *g = group();
+    struct st_request r = {0};
 
-static uint64_t *condition(void) { return (uint64_t *)(void *)s.page[0]; }
+    while (!r.phase && !litmus.stuck) {
+        (void)st_request_failed(g, &r, 0);
+        litmus_turn();
+    }
+    wrong(r.failed_number != 9 || r.mask[0] != 0x55);
+}
+
+/* ---- sleepers ------------------------------------------------------------------------------ */
 
 static void sleep_begin(void)
 {
@@ -244,8 +283,9 @@ static void executes(void)
     for (k = 0; k < 20; k++) {
         tail = st_load_acquire_64(&s.lane.ring->tail); /* pairs with st_lane_ring */
         for (; head < tail; head++) {
-            struct st_descriptor d = *st_ring_slot(s.lane.ring, 4, head);
+            struct st_descriptor d;
 
+            st_copy(&d, st_ring_slot(s.lane.ring, 4, head), sizeof d, 0);
             wrong(d.commit != head + 1 || d.src != s.round || d.dst != s.round + 1 ||
                   d.bytes != ((head - s.round) % 2 ? 128 : 64));
         }
@@ -363,6 +403,45 @@ static void receives_large(void)
         wrong(((uint64_t *)t.buf)[k] != s.round);
 }
 
+/* One that asks for something else: its sender hears for what. */
+static void sends_refused(void)
+{
+    struct st_transfer t = transfer(0, s.page[0] + ST_PAGE_BYTES / 2);
+    int rc;
+
+    t.bytes = 2 * ST_EAGER_BYTES;
+    t.count = s.round;
+    while ((rc = st_p2p_progress(group(), &t)) == ST_AGAIN && !litmus.stuck)
+        litmus_turn();
+    wrong(rc != ST_EMISMATCH || t.m.count != s.round + 1 || t.m.desc != (t.desc ^ (s.round << 48)));
+}
+
+static void receives_refused(void)
+{
+    struct st_transfer t = transfer(1, s.page[1]);
+    int rc;
+
+    t.bytes = 2 * ST_EAGER_BYTES;
+    t.count = s.round + 1;
+    t.desc ^= s.round << 48;
+    while ((rc = st_p2p_progress(group(), &t)) == ST_AGAIN && !litmus.stuck)
+        litmus_turn();
+    wrong(rc != ST_EMISMATCH || t.m.count != s.round);
+}
+
+/* A channel is opened while its receiver looks for it. */
+static void channel_begin(void)
+{
+    begin();
+    memset(s.page[0], 0, sizeof(struct st_channel));
+}
+
+static void opens(void)
+{
+    st_channel_open(group(), 1, (uint64_t)(uintptr_t)s.page[0]);
+    sends();
+}
+
 static void flag_begin(void)
 {
     begin();
@@ -386,7 +465,7 @@ static void awaits(void)
     while (st_flag_read(ctx(), (uint64_t)(uintptr_t)s.page[0], &value) == ST_OK && value < s.round && !litmus.stuck)
         litmus_turn();
     for (k = 0; k < EAGER / 8; k++)
-        wrong(((uint64_t *)(void *)s.page[0])[8 + k] != s.round);
+        wrong(st_load_relaxed_64(&((uint64_t *)(void *)s.page[0])[8 + k]) != s.round);
 }
 
 /* ---- the end of an operation, flags of a plan, and a board that is given up ------------- */
@@ -407,7 +486,7 @@ static void look(uint32_t die)
     uint64_t k;
 
     for (k = 0; k < EAGER / 8; k++)
-        wrong(target(die)[8 + k] != s.round);
+        wrong(st_load_relaxed_64(&target(die)[8 + k]) != s.round);
 }
 
 /* Each writes into the other's array; who has left the operation finds its own whole. */
@@ -440,6 +519,50 @@ static void unit_waits(void)
     look(1);
 }
 
+/* The same by kernels: they reduce into the other's array, or accumulate there. */
+static void kernel_begin(void)
+{
+    uint32_t i;
+
+    begin();
+    memset(s.page[1], 0, 64 + EAGER);
+    for (i = 0; i < EAGER / 8; i++)
+        target(0)[8 + i] = s.round - 1;
+    for (i = 0; i < 2; i++) {
+        s.d->ctx[i].reduce = st_reduce;
+        s.d->ctx[i].accumulate = st_accumulate;
+        s.h[i].bases[0].va[ST_BUF_SRC] = (uint64_t)(uintptr_t)(target(0) + 8);
+        s.h[i].bases[1].va[ST_BUF_OUT] = (uint64_t)(uintptr_t)(target(1) + 8);
+        s.h[i].bases[0].va[ST_BUF_SCRATCH] = (uint64_t)(uintptr_t)(target(0) + 256);
+    }
+    for (i = 0; i < EAGER / 8; i++)
+        target(0)[256 + i] = 1;
+}
+
+static void by_kernel(int kind)
+{
+    static const struct st_operand operands[] = {
+        {.member = 0, .buf = ST_BUF_SRC}, {.member = 0, .buf = ST_BUF_SCRATCH}, {.member = 1, .buf = ST_BUF_OUT}};
+    struct st_unit u = {.kind = (uint8_t)kind, .op = ST_SUM, .dtype = ST_U64, .ndst = 1, .dst_first = 2, .bytes = EAGER,
+                        .wait_flag = -1, .post_flag = 3};
+    uint32_t posts[4] = {0, 0, 0, 1}, left[4] = {0, 0, 0, 1};
+    struct st_plan p = {.posts = posts, .left = left, .operands = operands, .max_operands = 2};
+    void *at[4];
+    struct st_run r = {.g = group(), .p = &p, .number = 1, .at = at};
+
+    u.nsrc = kind == ST_UNIT_ACCUMULATE ? 1 : 2;
+    wrong(st_unit_run(&r, &u) != ST_OK);
+    if (kind == ST_UNIT_ACCUMULATE) { /* and the rest */
+        u.src_first = 1;
+        wrong(st_unit_run(&r, &u) != ST_OK);
+    }
+    st_unit_done(group(), &p, &u, 1);
+}
+
+static void reduces(void) { by_kernel(ST_UNIT_REDUCE); }
+
+static void accumulates(void) { by_kernel(ST_UNIT_ACCUMULATE); }
+
 static void fail_begin(void)
 {
     begin();
@@ -462,19 +585,25 @@ static void board_failed(void)
 
 static const struct litmus tests[] = {
     {"arrival line and payload", 2, begin, {arrive, arrive}, bad, {"st_group_arrive"}, 0},
-    {"began against failure", 2, begin, {touches, gives_up}, bad, {"st_group_begin"}, 0},
+    {"arrival, read at once", 2, awake_begin, {comes, comes}, bad, {"st_here"}, 0},
+    {"began against failure", 2, begin, {touches, gives_up}, bad, {"st_group_begin", "st_group_quiesce"}, 0},
     {"failure and its reason", 2, begin, {fails, reads_failure}, bad, {"st_group_fail"}, 0},
+    {"reason, read at once", 2, begin, {fails, reads_reason}, bad, {"st_request_failed"}, 0},
     {"sleepers", 2, sleep_begin, {wakes, sleeps}, lost, {"wakes"}, 0},
-    {"log record and head", 2, log_begin, {logs, reads_log}, bad, {"st_log_append"}, 0},
-    {"rendezvous slot", 2, rendezvous_begin, {meets, finds}, bad, {"st_rendezvous_write"}, 0},
-    {"ring slots and tail", 3, ring_begin, {submits, executes, submits}, bad, {"st_lane_ring"}, 0},
-    {"board slots", 2, board_begin, {posts, copies}, bad, {"st_board_publish"}, 0},
-    {"small message", 2, message_begin, {sends, receives}, bad, {"st_send_post"}, 0},
+    {"log record and head", 2, log_begin, {logs, reads_log}, bad, {"st_log_append", "st_log_read"}, 0},
+    {"rendezvous slot", 2, rendezvous_begin, {meets, finds}, bad, {"st_rendezvous_write", "st_rendezvous_read"}, 0},
+    {"ring slots and tail", 3, ring_begin, {submits, executes, submits}, bad, {"st_lane_ring", "executes"}, 0},
+    {"board slots", 2, board_begin, {posts, copies}, bad, {"st_board_publish", "st_board_copy"}, 0},
+    {"small message", 2, message_begin, {sends, receives}, bad, {"st_send_post", "st_recv_take"}, 0},
     {"large message", 2, message_begin, {sends_large, receives_large}, bad, {0}, 0},
+    {"refused message", 2, message_begin, {sends_refused, receives_refused}, bad, {"st_recv_finish", "st_send_acked"}, 0},
+    {"channel and message", 2, channel_begin, {opens, receives}, bad, {"st_send_post"}, 0},
     {"completion", 2, begin, {completes, completes}, bad, {"st_group_complete"}, 0},
-    {"flags of a plan", 2, begin, {unit_done, unit_waits}, bad, {"st_unit_done"}, 0},
-    {"board given up", 2, fail_begin, {board_fails, board_failed}, bad, {"st_board_fail"}, 0},
-    {"flag from the host", 2, flag_begin, {raises, awaits}, bad, {"st_flag_write"}, 0},
+    {"flags of a plan", 2, begin, {unit_done, unit_waits}, bad, {"st_unit_done", "st_unit_ready"}, 0},
+    {"reduction and flag", 2, kernel_begin, {reduces, unit_waits}, bad, {"st_unit_done"}, 0},
+    {"accumulation and flag", 2, kernel_begin, {accumulates, unit_waits}, bad, {"st_unit_done"}, 0},
+    {"board given up", 2, fail_begin, {board_fails, board_failed}, bad, {"st_board_fail", "st_board_failure"}, 0},
+    {"flag from the host", 2, flag_begin, {raises, awaits}, bad, {"st_flag_write", "st_flag_read"}, 0},
 };
 
 int main(int argc, char **argv)
@@ -484,6 +613,7 @@ int main(int argc, char **argv)
 
     s.d = dies_open(2, 8, 0);
     s.policy = (struct st_wait_policy){.sleep_ns = 0, .poll_ns = 3600000000000ull};
+    s.awake = (struct st_wait_policy){.sleep_ns = LONG * 60, .poll_ns = 3600000000000ull};
     s.memory = dies_group(s.d, NULL);
     for (i = 0; i < 2; i++) {
         s.page[i] = dies_pages(&s.d->ctx[i], 1);

@@ -342,7 +342,8 @@ def _signal_of_another_thread(die):
             masks = dict(line.split(":", 1) for line in f)
         if int(task) != os.getpid() and int(masks["SigBlk"], 16) >> (signal.SIGINT - 1) & 1:
             blocked.add(task)
-    assert len(blocked) == 2, blocked
+    late = "STRATA_WEAK_ORDER" in os.environ  # a thread of its own makes late stores
+    assert len(blocked) == 2 + late, blocked
     g.send(x, 0, tag=9)
     work.wait()
 

@@ -3,6 +3,6 @@
 #define ST_HOOKS_H
 
 #include "st_faults.h"
-#include "st_weak.h"
+#include "st_weak_kernels.h"
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "st_weak_access.h"
 
-#define ST_WEAK_ON (__builtin_expect(st_weak.seed != 0, 0))
+#define ST_WEAK_ON (__builtin_expect(st_weak.seed != 0, 0) && !st_weak_making)
 
 #define ST_WEAK_FAMILY(bits)                                                                                        \
     ST_EXPORTED uint##bits##_t st_hook_load_##bits(const uint##bits##_t *p, enum st_order order, const char *where) \
@@ -43,7 +43,7 @@ ST_EXPORTED void st_hook_rmw(const void *p, enum st_order order, const char *whe
         st_weak_forget(t, p, 8);
     } else {
         st_weak_flush(t);
-        t->nloads = 0;
+        st_weak_blind(t);
     }
     st_weak_over(t);
 }
@@ -70,6 +70,17 @@ static void st_weak_pieces(struct st_weak_thread *t, uint8_t *to, const uint8_t 
     }
 }
 
+/* What a copy has read: bytes of it may be older. */
+static inline void st_weak_read(struct st_weak_thread *t, uint8_t *to, const void *from, uint64_t bytes)
+{
+    if (!st_weak_shared(from))
+        return;
+    if (bytes <= ST_WEAK_READ)
+        st_weak_earlier(t, to, from, bytes);
+    else
+        st_weak_forget(t, from, bytes);
+}
+
 ST_EXPORTED void st_hook_copy(void *dst, const void *src, uint64_t bytes, int nt)
 {
     struct st_weak_thread *t;
@@ -86,10 +97,13 @@ ST_EXPORTED void st_hook_copy(void *dst, const void *src, uint64_t bytes, int nt
     st_weak_forget(t, dst, bytes);
     if (bytes > ST_WEAK_COPY || !st_weak_shared(dst)) {
         st_weak_touch(t, dst, bytes);
+        if (bytes <= ST_WEAK_READ)
+            (st_copy)(dst, src, bytes, nt);
+        st_weak_read(t, dst, src, bytes);
         st_weak_over(t);
         if (bytes > ST_WEAK_COPY)
             st_weak_pieces(t, dst, src, bytes, nt);
-        else
+        else if (bytes > ST_WEAK_READ)
             (st_copy)(dst, src, bytes, nt);
         return;
     }
@@ -102,7 +116,8 @@ ST_EXPORTED void st_hook_copy(void *dst, const void *src, uint64_t bytes, int nt
         if (!data)
             abort(); /* a test cannot go on without what it tests with */
         memcpy(data, (const uint8_t *)src + done, cut);
-        st_weak_push(t, (struct st_weak_store){(uint8_t *)dst + done, data, cut, 0, 0, 0, 0});
+        st_weak_read(t, data, (const uint8_t *)src + done, cut);
+        st_weak_push(t, (struct st_weak_store){.to = (uint8_t *)dst + done, .data = data, .bytes = cut});
     }
     st_weak_settle(t);
     st_weak_over(t);
@@ -128,7 +143,7 @@ ST_EXPORTED void st_hook_forget(void)
     if (!ST_WEAK_ON || !t)
         return;
     (pthread_mutex_lock)(&t->mu);
-    t->nloads = 0;
+    st_weak_blind(t);
     (pthread_mutex_unlock)(&t->mu);
 }
 
@@ -140,7 +155,7 @@ ST_EXPORTED void st_hook_drain(void)
         return;
     (pthread_mutex_lock)(&t->mu);
     st_weak_flush(t);
-    t->nloads = 0;
+    st_weak_blind(t);
     (pthread_mutex_unlock)(&t->mu);
 }
 

@@ -32,6 +32,7 @@ static struct st_weak_thread *st_weak_step(uint64_t one_in)
 {
     struct st_weak_thread *t = st_weak_self();
 
+    st_weak_glance(t);
     st_weak_pause(t, one_in);
     (pthread_mutex_lock)(&t->mu);
     t->steps++;
@@ -60,19 +61,23 @@ static uint64_t st_weak_load(const void *p, uint32_t bytes, enum st_order order,
 {
     struct st_weak_thread *t = st_weak_step(4096);
     uint64_t v = 0;
-    int relaxed = (order = st_weak_order(order, where)) == ST_RELAXED;
+    int relaxed = (order = st_weak_order(order, where)) == ST_RELAXED, shared = st_weak_shared(p);
+    int own = st_weak_own(t, p, bytes, &v);
 
-    if (!st_weak_own(t, p, bytes, &v) && !(relaxed && st_weak_stale(t, p, bytes, &v))) {
+    if (own <= 0 && !(own == 0 && relaxed && shared && st_weak_stale(t, p, bytes, &v))) {
         st_weak_touch(t, p, bytes);
         if (order == ST_SEQCST) /* pairs with whatever the caller's does */
             v = bytes == 4 ? (st_load_seqcst_32)(p) : (st_load_seqcst_64)(p);
         else /* pairs with whatever the caller's does */
             v = bytes == 4 ? (st_load_acquire_32)(p) : (st_load_acquire_64)(p);
-        if (relaxed && st_weak_shared(p))
-            st_weak_remember(t, p, bytes, v);
+        if (relaxed && shared)
+            st_weak_forget(t, p, bytes);
     }
-    if (!relaxed)
+    if (!relaxed) {
+        if (shared && !st_weak_line(t, (uint64_t)(uintptr_t)p & ~(ST_WEAK_SIZE - 1ull)))
+            st_weak_learn(t, (uint64_t)(uintptr_t)p & ~(ST_WEAK_SIZE - 1ull));
         st_weak_acquired(t);
+    }
     st_weak_over(t);
     return v;
 }
@@ -84,13 +89,15 @@ static void st_weak_store(void *p, uint32_t bytes, uint64_t v, enum st_order ord
     order = st_weak_order(order, where);
     st_weak_forget(t, p, bytes);
     if (order != ST_SEQCST && st_weak_shared(p)) {
-        st_weak_push(t, (struct st_weak_store){p, NULL, bytes, v, 0, 0, order != ST_RELAXED});
+        st_weak_push(t, (struct st_weak_store){.to = p, .bytes = bytes, .value = v, .release = order != ST_RELAXED});
         st_weak_settle(t);
         st_weak_over(t);
         return;
     }
     if (order != ST_RELAXED)
         st_weak_flush(t);
+    if (order == ST_SEQCST) /* a full barrier */
+        st_weak_blind(t);
     st_weak_touch(t, p, bytes);
     if (bytes == 4) /* both pair with whatever the caller's does */
         (st_store_seqcst_32)(p, (uint32_t)v);

@@ -1,14 +1,12 @@
-/* Weak order: stores that wait, and loads that are early.  The caller has the thread's lock.
+/* Weak order: stores that wait.  The caller has the thread's lock.
  *
  * A store may take effect when no earlier one of its thread on the same bytes waits; one with release, when no earlier one
  * waits at all.  So later stores overtake earlier ones, and those with release, but not on the same bytes.
- * A relaxed load may see what its thread has seen in that word, as long as no acquire came between; what is seen at an
- * acquire may be seen until the next: as if it had been loaded early.
  */
 #ifndef ST_WEAK_BUFFER_H
 #define ST_WEAK_BUFFER_H
 
-#include "st_weak_state.h"
+#include "st_weak_sight.h"
 
 /* Store i takes effect. */
 static inline void st_weak_make(struct st_weak_thread *t, uint32_t i)
@@ -16,7 +14,12 @@ static inline void st_weak_make(struct st_weak_thread *t, uint32_t i)
     struct st_weak_store s = t->stores[i];
 
     if (s.data) {
-        memcpy(s.to, s.data, s.bytes);
+        st_weak_making++;
+        if (s.run)
+            (void)s.run(s.dtype, s.op, s.to, s.data, s.count); /* it has said that it can */
+        else
+            memcpy(s.to, s.data, s.bytes);
+        st_weak_making--;
         free(s.data);
         t->kept -= s.bytes;
     } else if (s.bytes == 4) { /* both pair with whatever the caller's does */
@@ -24,6 +27,7 @@ static inline void st_weak_make(struct st_weak_thread *t, uint32_t i)
     } else {
         (st_store_release_64)((uint64_t *)(void *)s.to, s.value);
     }
+    st_weak_forget(t, s.to, s.bytes);
     t->counts[ST_WEAK_OVERTOOK] += i > 0;
     t->nstores--;
     memmove(&t->stores[i], &t->stores[i + 1], (t->nstores - i) * sizeof s);
@@ -116,7 +120,7 @@ static inline void st_weak_push(struct st_weak_thread *t, struct st_weak_store s
     t->stores[t->nstores++] = s;
 }
 
-/* What this thread has stored there and has not taken effect; 0: nothing, or only in part. */
+/* Has this thread stored there what has not taken effect?  1: *v, 0: no, -1: in part, or bytes. */
 static inline int st_weak_own(const struct st_weak_thread *t, const void *p, uint32_t bytes, uint64_t *v)
 {
     uint32_t i;
@@ -127,76 +131,9 @@ static inline int st_weak_own(const struct st_weak_thread *t, const void *p, uin
         if (!st_weak_meets(p, bytes, s->to, s->bytes))
             continue;
         *v = s->value;
-        return s->to == p && s->bytes == bytes && !s->data;
+        return s->to == p && s->bytes == bytes && !s->data ? 1 : -1;
     }
     return 0;
-}
-
-static inline uint64_t st_weak_look(const void *p, uint32_t bytes)
-{
-    return bytes == 4 ? (st_load_relaxed_32)(p) : (st_load_relaxed_64)(p);
-}
-
-/* A relaxed load that is early. */
-static inline int st_weak_stale(struct st_weak_thread *t, const void *p, uint32_t bytes, uint64_t *v)
-{
-    uint32_t i;
-
-    for (i = 0; i < t->nloads; i++)
-        if (t->loads[i].from == p && t->loads[i].bytes == bytes) {
-            if (!t->loads[i].left || !(st_weak_roll(t) >> 63) || st_weak_clock() > t->loads[i].until_ns)
-                return 0;
-            t->loads[i].left--;
-            *v = t->loads[i].value;
-            t->counts[ST_WEAK_STALE] += *v != st_weak_look(p, bytes);
-            return 1;
-        }
-    return 0;
-}
-
-static inline void st_weak_remember(struct st_weak_thread *t, const void *p, uint32_t bytes, uint64_t v)
-{
-    uint64_t r = st_weak_roll(t);
-    uint32_t i;
-
-    for (i = 0; i < t->nloads && t->loads[i].from != p; i++) {
-    }
-    if (i == ST_WEAK_LOADS)
-        i = (uint32_t)(r >> 32) % ST_WEAK_LOADS;
-    t->nloads += i == t->nloads;
-    t->loads[i] = (struct st_weak_load){p, bytes, (uint32_t)r & 7, v, st_weak_clock() + ST_WEAK_MOST_NS};
-}
-
-/* Not what it has written over. */
-static inline void st_weak_forget(struct st_weak_thread *t, const void *p, uint64_t bytes)
-{
-    uint32_t i;
-
-    for (i = 0; i < t->nloads;)
-        if (st_weak_meets(p, bytes, t->loads[i].from, t->loads[i].bytes))
-            t->loads[i] = t->loads[--t->nloads];
-        else
-            i++;
-}
-
-/* At an acquire: some of the words are loaded now, for what comes later, and the others forgotten. */
-static inline void st_weak_acquired(struct st_weak_thread *t)
-{
-    uint32_t i;
-
-    for (i = 0; i < t->nloads;) {
-        struct st_weak_load *l = &t->loads[i];
-        uint64_t r = st_weak_roll(t), own;
-
-        if (r >> 62 || st_weak_own(t, l->from, l->bytes, &own)) {
-            *l = t->loads[--t->nloads];
-            continue;
-        }
-        l->value = st_weak_look(l->from, l->bytes);
-        l->left = (uint32_t)r & 7;
-        l->until_ns = st_weak_clock() + ST_WEAK_MOST_NS;
-        i++;
-    }
 }
 
 #endif

@@ -14,7 +14,9 @@
 #define ST_WEAK_STORES 64u           /* of a thread that have not taken effect */
 #define ST_WEAK_COPY (64u << 10)     /* bytes of the largest copy that waits as a whole */
 #define ST_WEAK_KEPT (1u << 20)      /* bytes of all copies of a thread that wait */
-#define ST_WEAK_LOADS 16u            /* words that a thread remembers */
+#define ST_WEAK_LINES 64u            /* that a thread knows */
+#define ST_WEAK_READ (16u << 10)     /* bytes of the largest copy that may see old ones */
+#define ST_WEAK_KNOWN_NS 20000000ull /* after which a line that is not used is forgotten */
 #define ST_WEAK_RANGES 64u           /* of shared memory */
 #define ST_WEAK_MOST_NS 2000000ull   /* after which a store takes effect in any case */
 
@@ -27,15 +29,18 @@ struct st_weak_store {
     uint64_t due;    /* step of its thread from which it may take effect */
     uint64_t due_ns; /* when it does in any case */
     uint32_t release;
+    st_accumulate_fn *run; /* an accumulation of data: how it is made; else NULL */
+    uint64_t count;
+    int dtype, op;
 };
 
-/* What a thread has seen in a word. */
-struct st_weak_load {
-    const void *from;
-    uint32_t bytes;
-    uint32_t left; /* times that it may see it again */
-    uint64_t value;
-    uint64_t until_ns; /* and until when */
+/* What a thread has seen of a line. */
+struct st_weak_line {
+    uint64_t word[8];
+    uint32_t sight; /* its thread's when it was seen */
+    uint8_t seen;   /* words of it that may still be seen so */
+    uint32_t left;  /* times that they may */
+    uint64_t until_ns, used_ns;
 };
 
 enum st_weak_count { ST_WEAK_LATE, ST_WEAK_OVERTOOK, ST_WEAK_STALE, ST_WEAK_PIECES, ST_WEAK_TURNS, ST_WEAK_PAUSES, ST_WEAK_COUNTS };
@@ -45,10 +50,12 @@ struct st_weak_thread {
     struct st_weak_thread *next;
     uint64_t dice, steps, kept;
     uint32_t epoch; /* of the set-up that its dice are from */
-    uint32_t nstores, nloads;
+    uint32_t nstores, nlines;
+    uint32_t sight; /* of loads: those seen under another one do not count */
     uint64_t counts[ST_WEAK_COUNTS];
     struct st_weak_store stores[ST_WEAK_STORES]; /* in program order */
-    struct st_weak_load loads[ST_WEAK_LOADS];
+    uint64_t places[ST_WEAK_LINES]; /* addresses of lines that it has read */
+    struct st_weak_line lines[ST_WEAK_LINES];
 };
 
 /* Of the process. */
@@ -71,6 +78,7 @@ static struct st_weak {
 } st_weak = {.mu = PTHREAD_MUTEX_INITIALIZER};
 
 static __thread struct st_weak_thread *st_weak_me;
+static __thread int st_weak_making; /* a kernel is run by a hook: its accesses are what they are */
 
 static inline uint64_t st_weak_mix(uint64_t z)
 {

@@ -52,7 +52,7 @@ static void st_weak_flush_all(void)
     for (t = st_weak.first; t; t = t->next) {
         (pthread_mutex_lock)(&t->mu);
         st_weak_flush(t);
-        t->nloads = 0;
+        st_weak_unknown(t);
         (pthread_mutex_unlock)(&t->mu);
     }
     (pthread_mutex_unlock)(&st_weak.mu);

@@ -25,6 +25,13 @@ extern void st_hook_rmw(const void *p, enum st_order order, const char *where);
 extern void st_hook_fence(const char *where);
 /* In place of st_copy. */
 extern void st_hook_copy(void *dst, const void *src, uint64_t bytes, int nt);
+/* Room in place of `to` for the results of a kernel (n of them), and the end of it: they are stored from there. */
+extern void **st_hook_late(void **to, uint32_t n, uint64_t bytes);
+extern void st_hook_made(void **late, void **to, uint32_t n, uint64_t bytes, int rc);
+/* In place of run(dtype, op, dst, src, count). */
+typedef int st_accumulate_fn(int dtype, int op, void *dst, const void *src, uint64_t count);
+extern int st_hook_accumulate(st_accumulate_fn *run, int dtype, int op, void *dst, const void *src, uint64_t count,
+                              uint64_t bytes);
 /* Everything that this thread has stored is in memory afterwards. */
 extern void st_hook_drain(void);
 /* What this thread has stored there is. */
@@ -41,6 +48,9 @@ extern uint32_t st_hook_choose(uint32_t n, uint32_t usual);
 #define ST_SHARED(p, bytes) st_hook_shared((p), (bytes))
 #define ST_PICK(n, usual) st_hook_choose((n), (usual))
 #define ST_DRAIN() st_hook_drain()
+#define ST_LATE(to, n, bytes) st_hook_late((to), (n), (bytes))
+#define ST_MADE(late, to, n, bytes, rc) st_hook_made((late), (to), (n), (bytes), (rc))
+#define ST_ACCUMULATE(run, dtype, op, dst, src, count, bytes) st_hook_accumulate((run), (dtype), (op), (dst), (src), (count), (bytes))
 
 /* What synchronises the threads of a die without an access of ours. */
 #define pthread_mutex_lock(m) (st_hook_forget(), (pthread_mutex_lock)(m))
@@ -93,6 +103,9 @@ extern uint32_t st_hook_choose(uint32_t n, uint32_t usual);
 #define ST_SHARED(p, bytes) ((void)0)
 #define ST_PICK(n, usual) (usual)
 #define ST_DRAIN() ((void)0)
+#define ST_LATE(to, n, bytes) (to)
+#define ST_MADE(late, to, n, bytes, rc) ((void)0)
+#define ST_ACCUMULATE(run, dtype, op, dst, src, count, bytes) (run)((dtype), (op), (dst), (src), (count))
 
 #endif
 

@@ -47,11 +47,11 @@ static inline int st_request_failed(struct st_group *g, struct st_request *r, in
     }
     if (state == ST_FAIL_PUBLISHED) {
         r->phase = h->fail_phase;
-        r->failed_number = h->fail_number;
+        r->failed_number = st_load_relaxed_64(&h->fail_number);
         r->failed_desc = h->fail_desc;
         r->failed_by = h->fail_by < g->n ? h->fail_by : 0;
         for (i = 0; i < ST_MASK_WORDS; i++)
-            r->mask[i] = h->fail_mask[i];
+            r->mask[i] = st_load_relaxed_64(&h->fail_mask[i]);
     }
     return status;
 }

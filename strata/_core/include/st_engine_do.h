@@ -63,6 +63,16 @@ static inline int st_engine_operands(struct st_engine *e, const struct st_descri
     return rc;
 }
 
+static inline int st_engine_reduce(struct st_engine *e, const struct st_descriptor *d, void **to, uint32_t ndst,
+                                   const void *const *from, uint32_t nsrc, uint64_t count)
+{
+    void **late = ST_LATE(to, ndst, d->bytes);
+    int rc = e->ctx->reduce(d->dtype, d->op, late, (int)ndst, from, (int)nsrc, count, !!(d->flags & ST_SDMA_NT));
+
+    ST_MADE(late, to, ndst, d->bytes, rc);
+    return rc;
+}
+
 static inline int st_engine_reduce_list(struct st_engine *e, const struct st_descriptor *d)
 {
     uint32_t nsrc = ST_SDMA_NSRC(d->value), ndst = ST_SDMA_NDST(d->value), total = ST_SDMA_TOTAL(d->value), i;
@@ -89,8 +99,7 @@ static inline int st_engine_reduce_list(struct st_engine *e, const struct st_des
         rc = e->ctx->reduce_partial(d->dtype, d->op, e->pointers + nsrc, (int)ndst, partial[1],
                                     (const void *const *)e->pointers, (int)nsrc, partial[0], (int)total, count);
     else
-        rc = e->ctx->reduce(d->dtype, d->op, e->pointers + nsrc, (int)ndst, (const void *const *)e->pointers,
-                            (int)nsrc, count, !!(d->flags & ST_SDMA_NT));
+        rc = st_engine_reduce(e, d, e->pointers + nsrc, ndst, (const void *const *)e->pointers, nsrc, count);
     st_hold_none(&e->hold);
     return rc;
 }
@@ -134,9 +143,9 @@ static inline int st_engine_move(struct st_engine *e, const struct st_descriptor
     else if (d->type == ST_SDMA_FILL)
         st_fill(dst, d->bytes, d->value);
     else if (d->type == ST_SDMA_REDUCE)
-        rc = e->ctx->reduce(d->dtype, d->op, &dst, 1, both, 2, count, !!(d->flags & ST_SDMA_NT));
+        rc = st_engine_reduce(e, d, &dst, 1, both, 2, count);
     else
-        rc = e->ctx->accumulate(d->dtype, d->op, dst, src, count);
+        rc = ST_ACCUMULATE(e->ctx->accumulate, d->dtype, d->op, dst, src, count, d->bytes);
     ST_FAULT(ENGINE_MOVED);
     st_hold_none(&e->hold);
     return rc;

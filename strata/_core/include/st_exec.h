@@ -100,7 +100,7 @@ static inline int st_unit_run(const struct st_run *r, const struct st_unit *u)
 {
     struct st_group *g = r->g;
     const struct st_plan *p = r->p;
-    void **at = r->at, **to;
+    void **at = r->at, **to, **late;
     uint64_t size;
     uint32_t d;
     int rc = ST_OK;
@@ -126,12 +126,15 @@ static inline int st_unit_run(const struct st_run *r, const struct st_unit *u)
     size = (uint64_t)st_dtype_size(u->dtype);
     if (u->kind == ST_UNIT_ACCUMULATE) {
         for (d = 0; d < u->ndst && rc == ST_OK; d++)
-            rc = g->ctx->accumulate(u->dtype, u->op, to[d], at[0], u->bytes / size);
+            rc = ST_ACCUMULATE(g->ctx->accumulate, u->dtype, u->op, to[d], at[0], u->bytes / size, u->bytes);
         return rc;
     }
     if (p->partial && st_unit_has_partial(p, u))
         return st_unit_partial(g, p, u, at, to);
-    return g->ctx->reduce(u->dtype, u->op, to, u->ndst, (const void *const *)at, u->nsrc, u->bytes / size, (int)p->nt);
+    late = ST_LATE(to, u->ndst, u->bytes);
+    rc = g->ctx->reduce(u->dtype, u->op, late, u->ndst, (const void *const *)at, u->nsrc, u->bytes / size, (int)p->nt);
+    ST_MADE(late, to, u->ndst, u->bytes, rc);
+    return rc;
 }
 
 /* Runs a core from unit *next on, as far as it comes. */
