@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from strata import registration
+from strata import errors, registration
 from strata._core import heap, memory
 from strata.errors import RegistrationError
 
@@ -208,7 +208,17 @@ def write_header(record: np.ndarray, a: np.ndarray) -> None:
 
 
 def read_header(record: np.ndarray) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype, as ``write_header`` wrote them."""
+    """Shape and dtype, as ``write_header`` wrote them.  CorruptSpace: the record is none."""
+    try:
+        shape, found = _read_header(record)
+        if found.hasobject or any(type(extent) is not int or extent < 0 for extent in shape):
+            raise ValueError(f"{found} of shape {shape}")
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, SyntaxError) as error:
+        raise errors.CorruptSpace(f"scatter: what a member says of its part is no shape and dtype: {error}") from None
+    return shape, found
+
+
+def _read_header(record: np.ndarray) -> tuple[tuple[int, ...], np.dtype]:
     shape, dtype = json.loads(record[2:].view(np.uint8)[: record[1]].tobytes())
     if isinstance(dtype, list):
         dtype = [tuple(tuple(x) if isinstance(x, list) else x for x in f) for f in dtype]

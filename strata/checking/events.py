@@ -243,7 +243,7 @@ class _Fields:
 
     def seconds(self, name: str) -> float:
         value = self._values.get(name, 0.0)
-        if not isinstance(value, (int, float)) or value != value:
+        if not isinstance(value, (int, float)) or not abs(value) < 1e300:
             raise self.bad(name, "seconds")
         return float(value)
 
@@ -265,9 +265,15 @@ class _Fields:
             raise self.bad("hi", f'"lo" ({lo}) or more')
         return lo, hi
 
+    def items(self, name: str) -> list[Any] | tuple[Any, ...]:
+        value = self._values.get(name) or ()
+        if not isinstance(value, (list, tuple)):
+            raise self.bad(name, "a list")
+        return value
+
     def ranges(self, name: str) -> tuple[Range, ...]:
         found = []
-        for item in self._values.get(name) or ():
+        for item in self.items(name):
             if not isinstance(item, (list, tuple)) or len(item) not in (2, 4) or any(type(v) is not int for v in item):
                 raise self.bad(name, "a list of [lo, hi] or [lo, hi, n, step]")
             found.append(self.checked(Range(*item), name))
@@ -281,7 +287,7 @@ class _Fields:
 
     def stack(self) -> tuple[tuple[str, int, str], ...]:
         frames = []
-        for item in self._values.get("stack") or ():
+        for item in self.items("stack"):
             good = isinstance(item, (list, tuple)) and len(item) == 3
             if not good or [type(v) for v in item] != [str, int, str]:
                 raise self.bad("stack", "a list of [file, line, function]")

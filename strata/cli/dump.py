@@ -72,11 +72,4 @@ def _found(wanted: str | None) -> dict[str, Any]:
 
 def show(found: dict[str, Any], last: int | None) -> None:
     """Prints a snapshot."""
-    lines = [text.job_line(found)]
-    if found.get("why"):
-        lines.append(found["why"])
-    lines += ["", text.table(found)]
-    waits = text.waits(found, 0.0)
-    if waits:
-        lines += ["", *waits]
-    print("\n".join([*lines, "", text.history(found, last)]))
+    print(text.whole(found, last))

@@ -6,12 +6,11 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from strata.cli.arguments import size
 from strata.dtypes import OP_CODES, dtype_of
 from strata.errors import InvalidArgument, writing
 from strata.plan import OPERATIONS, Plan, Spec, build, diff, load_all, save, save_all, verify
+from strata.plan.archive import integers
 from strata.plan.records import DTYPE_BYTES, DTYPE_NAMES
 from strata.plan.spec import PARTED, REDUCTIONS, normal
 
@@ -139,7 +138,7 @@ def _foreign(args: argparse.Namespace, settings: Settings) -> list[Plan]:
 
 
 def _spec(args: argparse.Namespace, operation: str, ranks: int | None) -> Spec:
-    counts = _counts(args.counts) if args.counts else None
+    counts = integers(args.counts) if args.counts else None
     if (counts is not None) != (operation == "all_to_all_v"):
         raise InvalidArgument("--counts FILE goes with all_to_all_v, and only with it")
     n = len(counts) if ranks is None and counts is not None else ranks
@@ -157,15 +156,6 @@ def _spec(args: argparse.Namespace, operation: str, ranks: int | None) -> Spec:
     mode = "mailbox" if args.mailbox else "zero_copy"
     count = nbytes // size // parts
     return normal(Spec(operation, count, size, code, redop, args.root, n, mode, counts, args.in_place))
-
-
-def _counts(name: str) -> np.ndarray:
-    try:
-        if name.endswith(".npy"):
-            return np.load(name, allow_pickle=False)
-        return np.atleast_2d(np.loadtxt(name, np.int64))
-    except ValueError as error:
-        raise InvalidArgument(f"{name} is no matrix of integers: {error}") from None
 
 
 def _save(args: argparse.Namespace, plans: list[Plan]) -> None:

@@ -9,11 +9,31 @@ from typing import Any, TextIO
 from strata.config import Config
 from strata.errors import writing
 
-__all__ = ["finish", "summary", "table", "trace"]
+__all__ = ["checked", "finish", "summary", "table", "trace"]
 
 MOST = 16  # dies of which the table has a line each
 COLUMNS = (("time_us", "time"), ("compute_us", "compute"), ("advance_us", "advance"), ("exposed_us", "exposed"),
            ("overlapped_us", "overlapped"))  # fmt: skip
+
+
+def checked(report: Any, dies: int) -> dict[str, Any]:
+    """A report as a die of a job of so many dies sends it; ValueError, or another one, if it is none."""
+    rank, names = report["rank"], ("time_us", "compute_us", "advance_us", "exposed_us", "overlapped_us")
+    if type(rank) is not int or not 0 <= rank < dies or report["dies"] != dies:
+        raise ValueError(f"no rank of {dies} dies: {rank!r}")
+    values = [report[name] for name in names]
+    for row in report["operations"].values():
+        values += [row[name] for name in ("calls", "bytes", "time_us", "exposed_us")]
+    values += [report["failed"], report["dropped_events"]]
+    for track, name, *numbers in report.get("events", ()):
+        if type(track) is not str or not track.split() or type(name) is not str or len(numbers) != 3:
+            raise ValueError("no event")
+        values += numbers
+    if not all(type(v) in (int, float) and 0 <= v < 1e300 for v in values):
+        raise ValueError("no numbers")
+    if type(report["machine"]) is not str or type(report["title"]) is not str:
+        raise ValueError("no machine")
+    return dict(report)
 
 
 def finish(reports: Sequence[dict[str, Any]], options: Config, file: TextIO) -> None:

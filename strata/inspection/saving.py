@@ -31,12 +31,12 @@ def load(path: str) -> dict[str, Any]:
     with open(path, encoding="utf-8", errors="replace") as file:
         try:
             found = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError, MemoryError) as error:
             raise InvalidArgument(f"{path} is no dump of strata: {error}") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise InvalidArgument(f"{path} is no dump of strata, or of another version: {FORMAT!r} is expected in it")
     try:  # whoever loads it is going to show it
-        text.job_line(found), text.table(found), text.waits(found, 0.0), text.history(found)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        text.whole(found)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError, MemoryError) as error:
         raise InvalidArgument(f"{path} is no dump of strata: damaged ({error!r})") from None
     return found

@@ -8,10 +8,15 @@ from typing import Any
 
 from strata.inspection.waiting import operation
 
-__all__ = ["duration", "history", "job_line", "ranks", "size", "table", "waits"]
+__all__ = ["duration", "history", "job_line", "ranks", "size", "table", "waits", "whole"]
 
 COUNTS = 1 << 24  # records are counted modulo
 BRIEF = 0.1  # seconds: a wait that is shorter is no news
+
+
+def _plain(line: str) -> str:
+    """Without what a terminal would obey: names come from shared memory, and from files."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
 def ranks(numbers: Iterable[int]) -> str:
@@ -56,7 +61,7 @@ def job_line(snapshot: dict[str, Any]) -> str:
     """Which job this is, and when it was looked at."""
     launcher = f", launcher {snapshot['launcher']}" if snapshot["launcher"] else ""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot["time"]))
-    return f"{snapshot['name'] or 'job'}: {snapshot['ndies']} dies, job {snapshot['job'][:8]}{launcher}, {at}"
+    return _plain(f"{snapshot['name'] or 'job'}: {snapshot['ndies']} dies, job {snapshot['job'][:8]}{launcher}, {at}")
 
 
 def _rate(die: dict[str, Any], before: dict[str, Any] | None, name: str, seconds: float) -> float | None:
@@ -68,6 +73,7 @@ def _rate(die: dict[str, Any], before: dict[str, Any] | None, name: str, seconds
 
 def _line(row: tuple[str, ...], widths: list[int], left: tuple[int, ...]) -> str:
     """Cells side by side; those in ``left`` begin together, the others end so."""
+    row = tuple(map(_plain, row))
     cells = [row[i].ljust(w) if i in left else row[i].rjust(w) for i, w in enumerate(widths)]
     return "  ".join([*cells, row[-1]]).rstrip()
 
@@ -126,7 +132,14 @@ def waits(snapshot: dict[str, Any], brief: float = BRIEF) -> list[str]:
             lines.append(f"group {group['name']} has failed: {failure['status']} in operation #{failure['number']}, "
                          f"declared by {ranks([failure['by']]) if failure['by'] is not None else 'a member'}"
                          + (f", names {ranks(failure['ranks'])}" if failure["ranks"] else ""))  # fmt: skip
-    return lines
+    return list(map(_plain, lines))
+
+
+def whole(snapshot: dict[str, Any], last: int | None = None) -> str:
+    """All of the above; of the records, the last ones."""
+    why, waiting = snapshot.get("why"), waits(snapshot, 0.0)
+    head = [job_line(snapshot), *([_plain(why)] if why else []), "", table(snapshot)]
+    return "\n".join([*head, *(["", *waiting] if waiting else []), "", history(snapshot, last)])
 
 
 def _why(snapshot: dict[str, Any], missing: tuple[int, ...]) -> str:

@@ -25,6 +25,7 @@ class Collector:
         from strata.clock.sending import socket_name  # the clock comes with numpy, and only for jobs that have one
 
         self._options = options
+        self._ndies = ndies
         self.failed = False  # a file could not be written
         self._reports: dict[int, dict[str, object]] = {}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
@@ -44,15 +45,17 @@ class Collector:
             link, _ = self._socket.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
             return False
-        with link, contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        from strata.clock import tables
+
+        with link, contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             uid = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[1]
             if uid == os.geteuid():
                 link.settimeout(PATIENCE)
                 _, fds, _, _ = socket.recv_fds(link, 64, 1)
                 with open(fds[0], "rb") as file:
                     file.seek(0)
-                    report = json.load(file)
-                self._reports[int(report["rank"])] = report
+                    report = tables.checked(json.load(file), self._ndies)
+                self._reports[report["rank"]] = report
         return True
 
     def finish(self, selector: selectors.BaseSelector) -> str:

@@ -1,18 +1,23 @@
-"""Arrays in npz archives from anywhere: sizes are compared first, nothing is unpickled, nothing grows without bound."""
+"""Arrays in files from anywhere: sizes are compared first, nothing is unpickled, nothing grows without bound."""
 
 from __future__ import annotations
 
 import io
+import tokenize
+import warnings
 import zipfile
 import zlib
 
 import numpy as np
 
-__all__ = ["WRONG", "members", "npy"]
+from strata.errors import InvalidArgument
+
+__all__ = ["WRONG", "integers", "members", "npy"]
 
 # What reading an archive that is none may raise.
 WRONG = (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError, EOFError, OSError, SyntaxError,
-         AttributeError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+         AttributeError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error,
+         tokenize.TokenError)  # fmt: skip
 
 
 def members(data: bytes, most: int) -> dict[str, np.ndarray]:
@@ -27,6 +32,24 @@ def members(data: bytes, most: int) -> dict[str, np.ndarray]:
         for entry in entries:
             name = entry.filename.removesuffix(".npy")
             found[name] = npy(name, archive.read(entry))
+    return found
+
+
+def integers(file: str) -> np.ndarray:
+    """A matrix of integers, from .npy or text.  OSError, or InvalidArgument if it is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an empty file: it is an error here
+            found = np.load(file, allow_pickle=False) if file.endswith(".npy") else np.loadtxt(file, np.int64, ndmin=2)
+        if not isinstance(found, np.ndarray):
+            raise ValueError("it is an archive of several arrays")
+        found = np.atleast_2d(found)
+        if found.ndim != 2 or found.dtype.kind not in "iu" or not found.size:
+            raise ValueError(f"it has {found.dtype} of shape {found.shape}")
+    except OSError:
+        raise
+    except WRONG as error:
+        raise InvalidArgument(f"{file} is no matrix of integers: {error}") from None
     return found
 
 

@@ -1,15 +1,11 @@
 /* Boards of dispatch and combine, and rings of virtual times. */
 #include "arena.h"
 #include "st_board.h"
-
 #include "st_times.h"
 
 enum { BLOCK = 1024, DEPTH = 16, ROUND = 3 };
 
 static struct st_group group;
-
-static struct st_base bases[DIES];
-static const uint32_t ranks[DIES] = {0, 1, 2};
 static struct st_boards boards;
 static struct st_board_head *at[DIES];
 static struct st_board times;
@@ -18,8 +14,6 @@ static uint32_t well, taken;
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    const uint64_t id[2] = {3, 4};
-    uint64_t bytes = st_group_bytes(DIES, FUZZ_MAILBOX);
     uint8_t *memory, *block;
     struct st_board_head *head[DIES];
     struct st_times *t;
@@ -28,11 +22,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
     (void)argc, (void)argv;
     fuzz_open_job();
-    memory = fuzz_take(1, bytes);
-    st_group_format(memory, DIES, FUZZ_MAILBOX, id, ranks);
-    group = (struct st_group){.ctx = &fuzz.ctx, .n = DIES, .ranks = ranks, .bases = bases, .alloc = malloc,
-                              .release = free, .va = fuzz_va(1, memory)};
-    FUZZ_CHECK(st_group_bind(&group, (uint8_t *)(uintptr_t)group.va, bytes) == ST_OK);
+    memory = fuzz_group(&group);
     boards.g = &group;
     boards.at = at;
     for (i = 0; i < DIES; i++) {
@@ -71,7 +61,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         fuzz_region(t, sizeof *t + 2 * st_times_lane_bytes(DEPTH), 1);
     }
     fuzz_region(memory, 320, 1);
-    fuzz_private(&group, sizeof group);
     fuzz_private(&boards, sizeof boards);
     fuzz_private(at, sizeof at);
     fuzz_private(&times, sizeof times);

@@ -5,11 +5,8 @@
 enum { COUNT = 64, BYTES = 8 * COUNT, CHUNK = 4096 };
 
 static struct st_group group;
-
-static struct st_base bases[DIES];
-static const uint32_t ranks[DIES] = {0, 1, 2};
 static const uint64_t key[2] = {3, 4};
-static uint64_t bytes, memory_va;
+static uint64_t bytes;
 static uint8_t *array[DIES]; /* source, then result, then scratch: CHUNK each */
 
 /* Plans of the victim: pull from all, reduce, push behind a flag; the same by mailbox; by what stands in the line. */
@@ -68,15 +65,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     fuzz_open_job();
     fuzz.ctx.reduce = reduce;
     bytes = st_group_bytes(DIES, FUZZ_MAILBOX);
-    memory = fuzz_take(1, bytes);
-    memory_va = fuzz_va(1, memory);
-    st_group_format(memory, DIES, FUZZ_MAILBOX, key, ranks);
+    memory = fuzz_group(&group);
     for (j = 0; j < DIES; j++)
         array[j] = fuzz_take(j, 3 * CHUNK);
     make_plans();
-    group = (struct st_group){.ctx = &fuzz.ctx, .n = DIES, .ranks = ranks, .bases = bases, .alloc = malloc,
-                              .release = free, .va = memory_va};
-    FUZZ_CHECK(st_group_bind(&group, (uint8_t *)(uintptr_t)memory_va, bytes) == ST_OK);
     for (j = 1; j < DIES; j++) { /* the others have come to operation 1, and are through with it */
         struct st_arrival *line = (struct st_arrival *)(void *)(memory + st_group_arrivals_off(DIES)) + DIES + j;
         struct st_member *m = (struct st_member *)(void *)(memory + st_group_members_off(DIES)) + j;
@@ -90,7 +82,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         *m = (struct st_member){.done = 1, .began = 1, .found = 1, .shrink = 1};
         flags[3] = 1;
         fuzz_region(flags, 64, 1);
-        fuzz.ctx.rendezvous[j * ST_RENDEZVOUS_SLOTS] = (struct st_rendezvous){{3, 4}, 1, memory_va, bytes, 0, 0, 2};
+        fuzz.ctx.rendezvous[j * ST_RENDEZVOUS_SLOTS] = (struct st_rendezvous){{3, 4}, 1, group.va, bytes, 0, 0, 2};
     }
     fuzz.ctx.rendezvous[0] = (struct st_rendezvous){{7, 8}, 1, fuzz_va(0, array[0]), bytes, 0, 0, 2};
     fuzz_region(memory, st_group_ranks_off() + 4 * DIES, 1);
@@ -101,8 +93,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     fuzz_region(fuzz_control(fuzz.ctx.rendezvous + ST_RENDEZVOUS_SLOTS), 64, 1);
     fuzz_region(array[0], 320 + 64, 1); /* as if a slot said that there is a group */
     fuzz_region(memory + st_group_flags_off(DIES), 64, 1); /* of the victim */
-    fuzz_private(&group, sizeof group);
-    fuzz_private(bases, sizeof bases);
     fuzz_ready();
     for (uint8_t which = 0; which < 4; which++) { /* without a poke all goes well */
         LLVMFuzzerTestOneInput(&which, 1);

@@ -13,13 +13,12 @@ A FILE is run again: its name begins with the loader's, as it was kept.
 from __future__ import annotations
 
 import argparse
-import io
+import copy
 import json
 import random
 import resource
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -27,19 +26,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import spaces
+from readers import loaders
 
-import msccl_files
-import mscclpp_files
-
-from strata import machine, workloads
 from strata.errors import StrataError
-from strata.machine import astra
-from strata.plan import build, files
-from strata.plan.interchange import msccl_xml, mscclpp_json
-from strata.plan.moe import routing
-from strata.plan.spec import Spec, normal
-from strata.plan.table import Table
 
 SECONDS = 5.0
 MEMORY = 256 << 20
@@ -56,70 +46,6 @@ TEXTS = (
 
 class TooLong(BaseException):
     """A case has had SECONDS of CPU: no loader may catch that."""
-
-
-# ---- valid files -------------------------------------------------------------------------
-
-
-def _plans() -> list[bytes]:
-    found = []
-    for operation, algorithm in (("all_reduce", "ring"), ("all_gather", "full_mesh"), ("broadcast", "full_mesh")):
-        spec = normal(Spec(operation, 64, 4, 12, 1 if operation == "all_reduce" else 0, 0, 4, "zero_copy", None, False))
-        plan = build(spec, 1, algorithm=algorithm)
-        for form in ("json", "npz"):
-            out = io.BytesIO()
-            files.save(plan, out, form)
-            found.append(out.getvalue())
-    return found
-
-
-def _table() -> list[bytes]:
-    rows = [{"operation": "all_reduce", "ranks": 4, "bytes": 1024, "us": {"ring": 3.5, "full_mesh": 2}}] * 3
-    return [json.dumps({"version": 1, "name": "x", "rows": rows}).encode()]
-
-
-def _routing() -> list[bytes]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "trace")
-        routing.zipf(2, [3, 4], 2, 8, 1.2, 1, 2).save(file)
-        return [file.read_bytes()]
-
-
-NETWORK = (b"topology: [ FullyConnected, Switch ]\nnpus_count: [ 4, 8 ]\n"
-           b"bandwidth: [ 50.0, 25.0 ]\nlatency: [ 500.0, 700.0 ]\n")  # fmt: skip
-
-
-def _toml(package: Any, name: str) -> list[bytes]:
-    folder = Path(package.__file__).parent
-    return [path.read_bytes() for path in sorted(folder.glob(name))]
-
-
-def _from_file(load: Callable[[str], Any], suffix: str) -> Callable[[bytes], Any]:
-    """A loader of bytes, of one that takes a file's name."""
-
-    def run(data: bytes) -> Any:
-        with tempfile.NamedTemporaryFile(suffix=suffix) as file:
-            file.write(data)
-            file.flush()
-            return load(file.name)
-
-    return run
-
-
-def loaders() -> dict[str, tuple[Callable[[bytes], Any], list[bytes]]]:
-    """By name: what reads bytes, and valid ones."""
-    from strata.workloads import workload
-
-    return {
-        "plan": (lambda data: files.load_all(io.BytesIO(data)), _plans()),
-        "msccl": (msccl_xml.parse, [make(sizes[1]) for make, sizes in msccl_files.ALL.values()]),
-        "mscclpp": (mscclpp_json.parse, [make(3) for make in mscclpp_files.MAKERS]),
-        "machine": (_from_file(machine.load, ".toml"), _toml(machine, "*.toml")),
-        "workload": (_from_file(workload.load, ".toml"), _toml(workloads, "d*.toml") + _toml(workloads, "b*.toml")),
-        "table": (_from_file(Table.load, ".json"), _table()),
-        "routing": (_from_file(routing.load, ".npz"), _routing()),
-        "astra": (_from_file(astra.read, ".yml"), [NETWORK]),
-    }
 
 
 # ---- changes -------------------------------------------------------------------------------
@@ -178,11 +104,11 @@ def _json(chance: random.Random, data: bytes) -> bytes:
         elif how == 2 and isinstance(node, list):
             node[key:key] = json.loads(json.dumps([node[key]])) * chance.choice((1, 2, 50))
         elif how == 3 and isinstance(node, dict):
-            node[chance.choice((str(key) + "x", "pad", "version", ""))] = chance.choice(ODD)
+            node[chance.choice((str(key) + "x", "pad", "version", ""))] = copy.deepcopy(chance.choice(ODD))
         elif how == 4 and type(node[key]) is int:
             node[key] += chance.choice((-1, 1, 64, -64, 1 << 31, 1 << 63))
         else:
-            node[key] = chance.choice(ODD)
+            node[key] = copy.deepcopy(chance.choice(ODD))
     return json.dumps(tree).encode()
 
 
@@ -228,12 +154,14 @@ def _lines(chance: random.Random, data: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-def changed(chance: random.Random, data: bytes) -> bytes:
+def changed(chance: random.Random, name: str, data: bytes) -> bytes:
     """A valid file, changed."""
     if chance.random() < 0.02:
         return chance.choice(TEXTS)
     kind = data.lstrip()[:1]
-    how = {b"{": _json, b"<": _xml}.get(kind, _bytes if data[:2] == b"PK" else _lines)
+    if name == "space":
+        return spaces.pokes(chance, data)
+    how = {b"{": _json, b"[": _json, b"<": _xml, b"\x93": _bytes}.get(kind, _bytes if data[:2] == b"PK" else _lines)
     try:
         return how(chance, data) if chance.random() < 0.7 else _bytes(chance, data)
     except ValueError:  # JSON has no way to say what was put in
@@ -251,7 +179,7 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-def run(load: Callable[[bytes], Any], data: bytes) -> str:
+def run(name: str, load: Callable[[bytes], Any], data: bytes) -> str:
     """"" if the case ended as it may, else what is wrong."""
     before = peak()
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
@@ -259,6 +187,9 @@ def run(load: Callable[[bytes], Any], data: bytes) -> str:
         load(data)
     except StrataError:
         pass
+    except OSError:
+        if name != "space":
+            return traceback.format_exc()
     except TooLong:
         return f"more than {SECONDS} s of CPU\n{traceback.format_exc()}"
     except Exception:
@@ -273,7 +204,8 @@ def again(names: list[str]) -> int:
     """Runs kept cases; how many fail."""
     known, failed = loaders(), 0
     for name in names:
-        wrong = run(known[Path(name).name.split("-")[0]][0], Path(name).read_bytes())
+        kind = Path(name).name.split("-")[0]
+        wrong = run(kind, known[kind][0], Path(name).read_bytes())
         if wrong:
             failed += 1
             print(f"{name}: {wrong}")
@@ -310,8 +242,8 @@ def main(argv: list[str]) -> int:
     while time.monotonic() < end and (not args.cases or done < args.cases):
         name = chance.choice(list(known))
         load, seeds = known[name]
-        data = changed(chance, chance.choice(seeds))
-        wrong = run(load, data)
+        data = changed(chance, name, chance.choice(seeds))
+        wrong = run(name, load, data)
         done += 1
         if wrong:
             failed += 1

@@ -4,8 +4,6 @@
 
 static struct st_group group;
 static struct st_p2p p2p[DIES];
-static struct st_base bases[DIES];
-static const uint32_t ranks[DIES] = {0, 1, 2};
 static struct st_channel *channels[DIES][DIES];
 static uint8_t *mine, *theirs;
 static uint32_t well; /* transfers of the case that went well */
@@ -32,15 +30,13 @@ static void give(void *p)
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    const uint64_t id[2] = {3, 4};
-    uint64_t bytes = st_group_bytes(DIES, FUZZ_MAILBOX);
     uint8_t *memory;
     uint32_t i, j;
 
     (void)argc, (void)argv;
     fuzz_open_job();
-    memory = fuzz_take(1, bytes);
-    st_group_format(memory, DIES, FUZZ_MAILBOX, id, ranks);
+    group = (struct st_group){.p2p = p2p, .alloc = take, .release = give};
+    memory = fuzz_group(&group);
     for (i = 0; i < DIES; i++)
         for (j = 0; j < DIES; j++) {
             if (i == j || (i && j))
@@ -49,10 +45,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         }
     mine = fuzz_take(0, 64 << 10);
     theirs = fuzz_take(1, 64 << 10);
-    group = (struct st_group){.ctx = &fuzz.ctx, .n = DIES, .ranks = ranks, .bases = bases, .p2p = p2p, .alloc = take,
-                              .release = give};
-    group.va = fuzz_va(1, memory);
-    FUZZ_CHECK(st_group_bind(&group, (uint8_t *)(uintptr_t)group.va, bytes) == ST_OK);
     for (j = 1; j < DIES; j++) {
         struct st_message *m = channels[j][0]->slot;
 
@@ -70,7 +62,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     }
     fuzz_region(memory + st_group_channels_off(DIES), DIES * DIES * 8, 1);
     fuzz_region(memory, 320, 1);
-    fuzz_private(&group, sizeof group);
     fuzz_private(p2p, sizeof p2p);
     fuzz_ready();
     LLVMFuzzerTestOneInput(NULL, 0);

@@ -89,6 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     st_import_sweep(c, 0);
     st_export_sweep(c);
     (void)st_registrar_round(c, &failed);
+    fuzz_books();
     fuzz_end();
     return 0;
 }

@@ -17,7 +17,6 @@ struct raw {
 
 static struct raw *raw;
 static struct st_group group;
-static const uint32_t ranks[DIES] = {0, 1, 2};
 static uint8_t *array[DIES];
 static int ran, gathered; /* what came of the case */
 
@@ -73,9 +72,6 @@ static void make_raw(void)
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    const uint64_t id[2] = {3, 4};
-    uint64_t bytes = st_group_bytes(DIES, FUZZ_MAILBOX);
-    uint8_t *memory;
     uint32_t i;
 
     (void)argc, (void)argv;
@@ -83,11 +79,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     fuzz.ctx.reduce = st_reduce;
     fuzz.ctx.reduce_partial = st_reduce_partial;
     fuzz.ctx.accumulate = st_accumulate;
-    memory = fuzz_take(1, bytes);
-    st_group_format(memory, DIES, FUZZ_MAILBOX, id, ranks);
-    group = (struct st_group){.ctx = &fuzz.ctx, .n = DIES, .ranks = ranks, .alloc = malloc, .release = free,
-                              .va = fuzz_va(1, memory)};
-    FUZZ_CHECK(st_group_bind(&group, (uint8_t *)(uintptr_t)group.va, bytes) == ST_OK);
+    (void)fuzz_group(&group);
     raw = fuzz_take(0, sizeof *raw);
     for (i = 0; i < DIES; i++)
         array[i] = fuzz_take(i, CHUNK);
@@ -98,7 +90,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     fuzz_region(raw->operands, sizeof raw->operands, 0);
     fuzz_region(raw->rows, sizeof raw->rows, 0);
     fuzz_region(raw->src, sizeof raw->src + sizeof raw->limit, 0);
-    fuzz_private(&group, sizeof group);
     fuzz_ready();
     LLVMFuzzerTestOneInput(NULL, 0);
     FUZZ_CHECK(ran == ST_OK && gathered == ST_OK); /* without a poke all goes well */

@@ -8,13 +8,20 @@
 #include "driver.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-enum { FUZZ_GUARD = 1 << 20, FUZZ_TICKS = 1 << 24 };
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+enum { FUZZ_GUARD = 32 << 20, FUZZ_TICKS = 1 << 24 };
 
 static uint64_t fuzz_clock_ns = 1000000000ull, fuzz_ticks;
 static void fuzz_due(void); /* applies the pokes whose time has come */
@@ -28,9 +35,17 @@ static inline int fuzz_clock(clockid_t clock, struct timespec *ts)
     return 0;
 }
 
+static void (*fuzz_meanwhile)(void); /* what other threads of the victim do while this one waits; NULL: nothing */
+
 static inline int fuzz_yield(void)
 {
+    void (*then)(void) = fuzz_meanwhile;
+
     fuzz_clock_ns += 100000;
+    fuzz_meanwhile = NULL; /* that does not wait for itself */
+    if (then)
+        then();
+    fuzz_meanwhile = then;
     return 0;
 }
 
@@ -90,6 +105,17 @@ static inline int fuzz_open(const char *path, int flags)
     return (open)(path, flags);
 }
 
+/* Memory comes when it is touched: a page of 2 MiB, made ready before, costs more than a case. */
+static inline int fuzz_madvise(void *at, size_t bytes, int advice)
+{
+    return advice == MADV_POPULATE_READ || advice == MADV_POPULATE_WRITE ? 0 : (madvise)(at, bytes, advice);
+}
+
+static inline int fuzz_fallocate(int fd, int mode, off_t at, off_t bytes)
+{
+    return mode & FALLOC_FL_PUNCH_HOLE ? (fallocate)(fd, mode, at, bytes) : 0;
+}
+
 #define clock_gettime fuzz_clock
 #define sched_yield fuzz_yield
 #define nanosleep fuzz_sleep
@@ -97,6 +123,8 @@ static inline int fuzz_open(const char *path, int flags)
 #define mmap fuzz_mmap
 #define munmap fuzz_munmap
 #define open fuzz_open
+#define madvise fuzz_madvise
+#define fallocate fuzz_fallocate
 
 #include "st_atomic.h"
 

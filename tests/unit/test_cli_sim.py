@@ -204,7 +204,7 @@ def test_what_is_wrong_shows(capsys):
 @pytest.mark.parametrize("counts", [np.int64(4), np.eye(3), np.zeros((2, 2, 2), int), np.zeros((2, 3), int)])
 def test_counts_that_are_no_matrix(capsys, tmp_path, counts):
     np.save(tmp_path / "counts.npy", counts)
-    assert "no square matrix" in run(capsys, "all_to_all_v", "--counts", tmp_path / "counts.npy", status=2)
+    assert "matrix of integers" in run(capsys, "all_to_all_v", "--counts", tmp_path / "counts.npy", status=2)
 
 
 @pytest.mark.parametrize(

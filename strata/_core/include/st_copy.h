@@ -6,7 +6,7 @@
  * and the release store that publishes them.  st_copy has it inside.
  *
  * Where there is no such store that is worth it (aarch64), and under
- * ThreadSanitizer, which does not see intrinsics, all of it is memcpy.
+ * ThreadSanitizer, which does not see intrinsics, all of it is memmove.
  */
 #ifndef ST_COPY_H
 #define ST_COPY_H
@@ -56,11 +56,11 @@ static inline void st_stream(void *dst, const void *src, uint64_t bytes)
     const uint8_t *s = (const uint8_t *)src;
     uint64_t head = (0u - (uintptr_t)d) & (ST_LINE - 1u);
     if (bytes < head + ST_LINE) {
-        memcpy(d, s, (size_t)bytes);
+        memmove(d, s, (size_t)bytes);
         return;
     }
     if (head) {
-        memcpy(d, s, (size_t)head);
+        memmove(d, s, (size_t)head);
         d += head;
         s += head;
         bytes -= head;
@@ -75,20 +75,21 @@ static inline void st_stream(void *dst, const void *src, uint64_t bytes)
         ST_STORE_PAST(to + 3, e);
     }
     if (bytes)
-        memcpy(d, s, (size_t)bytes);
+        memmove(d, s, (size_t)bytes);
 #else
-    memcpy(dst, src, (size_t)bytes);
+    memmove(dst, src, (size_t)bytes);
 #endif
 }
 
-/* dst and src are equal or do not overlap.  With nt, the bytes are visible to
+/* dst and src are equal or do not overlap, unless somebody has written over the addresses: then the data is wrong, and
+ * that is all (memmove, which is the same function in the C library).  With nt, the bytes are visible to
  * whoever acquires a later release store of this thread, as without. */
 static inline void st_copy(void *dst, const void *src, uint64_t bytes, int nt)
 {
     if (!bytes || dst == src)
         return;
     if (!nt) {
-        memcpy(dst, src, (size_t)bytes);
+        memmove(dst, src, (size_t)bytes);
         return;
     }
     st_stream(dst, src, bytes);

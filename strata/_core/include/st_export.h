@@ -99,10 +99,13 @@ static inline void st_export_scrub(struct st_ctx *ctx, uint32_t die, const uint6
 static inline int st_export_end(struct st_ctx *ctx, struct st_export *e)
 {
     uint64_t va = st_load_relaxed_64(&e->va), n = st_load_relaxed_64(&e->npages), bits;
-    const uint64_t *frames = st_shadow(ctx, ctx->rank) + ((va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT);
     uint64_t dead[ST_MAX_DIES / 64] = {0};
+    const uint64_t *frames;
     uint32_t die;
 
+    if (!st_vmm_held(ctx, va, n))
+        return 1; /* somebody has written over the slot: which pages it was is not known any more, and they stay */
+    frames = st_shadow(ctx, ctx->rank) + ((va - st_segment(ctx, ctx->rank)) >> ST_PAGE_SHIFT);
     for (die = 0; die < ctx->ndies; die++) {
         bits = st_load_seqcst_64(&e->importers[die / 64]); /* pairs with st_import, st_import_clear */
         if (!(bits >> (die % 64) & 1))

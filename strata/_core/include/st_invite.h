@@ -54,6 +54,12 @@ static inline int st_invite_hope(struct st_ctx *ctx)
     return 0;
 }
 
+/* Is the process that a word says has claimed this newcomer there?  Any of the dies may have written over the word. */
+static inline int st_invite_claimed(struct st_ctx *ctx, uint64_t word)
+{
+    return ST_INVITE_BY(word) < ctx->ndies && st_die_alive_as(ctx, ST_INVITE_BY(word), ST_INVITE_LIFE(word));
+}
+
 /* Waits to be taken into a group.  ST_EDEAD: nobody is left who could; ST_ETIMEOUT; ST_EINTR. */
 static inline int st_invite_await(struct st_ctx *ctx, uint64_t timeout_ns, struct st_offer *offer)
 {
@@ -80,8 +86,7 @@ static inline int st_invite_await(struct st_ctx *ctx, uint64_t timeout_ns, struc
         if (rc != ST_AGAIN)
             continue;
         rc = ST_OK;
-        if (ST_INVITE_STATE(word) != ST_INVITE_WAITING &&
-            !st_die_alive_as(ctx, ST_INVITE_BY(word), ST_INVITE_LIFE(word))) {
+        if (ST_INVITE_STATE(word) != ST_INVITE_WAITING && !st_invite_claimed(ctx, word)) {
             (void)st_cas_acq_rel_64(&me->invite, word, waiting); /* pairs with nothing: its claimer is dead */
             st_invite_told(ctx);
         } else if (ST_INVITE_STATE(word) == ST_INVITE_WAITING && !st_invite_hope(ctx)) {

@@ -46,7 +46,7 @@ static inline uint32_t st_pin(struct st_ctx *ctx, uint64_t va, uint64_t bytes)
 static inline int st_pins_mark(const struct st_ctx *ctx, uint32_t reader, uint32_t die, uint32_t without, uint64_t *map)
 {
     const uint64_t *pins = st_pins(ctx, reader);
-    uint64_t begin = (uint64_t)die * ctx->seg_pages, pin, page, k;
+    uint64_t begin = (uint64_t)die * ctx->seg_pages, end = begin + ctx->seg_pages, pin, from, to;
     uint32_t i, more = st_load_seqcst_32(&ctx->dies[reader].pins_more); /* pairs with st_pin */
 
     if (more > (without == ST_PIN_UNLISTED))
@@ -55,11 +55,10 @@ static inline int st_pins_mark(const struct st_ctx *ctx, uint32_t reader, uint32
         pin = st_load_seqcst_64(&pins[i]); /* pairs with st_pin */
         if (!pin || i + 1 == without)
             continue;
-        for (k = 0; k < st_pin_count(pin); k++) {
-            page = st_pin_page(pin) + k;
-            if (page >= begin && page - begin < ctx->seg_pages)
-                st_bits_set(map, page - begin, 1, 1);
-        }
+        from = st_pin_page(pin) > begin ? st_pin_page(pin) : begin;
+        to = st_pin_page(pin) + st_pin_count(pin) < end ? st_pin_page(pin) + st_pin_count(pin) : end;
+        if (from < to)
+            st_bits_set(map, from - begin, to - from, 1);
     }
     return 0;
 }

@@ -55,8 +55,9 @@ static inline int st_va_reserve(struct st_ctx *ctx, uint64_t npages, uint64_t al
 }
 
 /* Reserved own pages [va, va + npages) as an index; ST_EINVAL: not all of them are
- * reserved.  `full`: and all (1) or none (0) have a frame under them.  The caller
- * holds the lock. */
+ * reserved.  `full`: and all (1) or none (0) have a frame under them, as this die
+ * has it, not as the table says, where others could have written.  The caller holds
+ * the lock. */
 static inline int st_vmm_within(struct st_ctx *ctx, uint64_t va, uint64_t npages, int full, uint64_t *at)
 {
     int rc = st_pages_within(ctx, va, npages, at);
@@ -66,9 +67,23 @@ static inline int st_vmm_within(struct st_ctx *ctx, uint64_t va, uint64_t npages
         rc = ST_EINVAL; /* never reserved: the table there may have no memory */
     for (i = *at; rc == ST_OK && i < *at + npages; i++)
         if (!st_bit(ctx->page_used, i) ||
-            (ST_PTE_STATE(st_load_relaxed_64(&st_table(ctx, ctx->rank)[i])) != ST_PAGE_FREE) != full)
+            (ST_PTE_STATE(st_shadow(ctx, ctx->rank)[i]) != ST_PAGE_FREE) != full)
             rc = ST_EINVAL;
     return rc;
+}
+
+/* Are these own pages, all of them without access? */
+static inline int st_vmm_held(struct st_ctx *ctx, uint64_t va, uint64_t npages)
+{
+    uint64_t at, i;
+    int held;
+
+    pthread_mutex_lock(&ctx->lock);
+    held = st_pages_within(ctx, va, npages, &at) == ST_OK;
+    for (i = at; held && i < at + npages; i++)
+        held = ST_PTE_STATE(st_shadow(ctx, ctx->rank)[i]) == ST_PAGE_HELD;
+    pthread_mutex_unlock(&ctx->lock);
+    return held;
 }
 
 /* Gives reserved addresses back.  ST_EINVAL: something is mapped there. */

@@ -13,6 +13,7 @@ from strata.dtypes import OP_CODES, dtype_of
 from strata.errors import InvalidArgument
 from strata.machine import Machine, load
 from strata.plan import OPERATIONS, algorithms
+from strata.plan.archive import integers
 from strata.plan.records import DTYPE_BYTES, DTYPE_NAMES
 from strata.plan.spec import PARTED, REDUCTIONS, ROOTED, Spec
 
@@ -94,12 +95,9 @@ def common_of(args: argparse.Namespace) -> Common:
 
 def matrix(file: str) -> np.ndarray:
     """Of integers, from .npy or text; OSError, or InvalidArgument if it is none."""
-    try:
-        found = np.load(file) if file.endswith(".npy") else np.loadtxt(file, np.int64, ndmin=2)
-    except ValueError as error:
-        raise InvalidArgument(f"{file} is no matrix of integers: {error}") from None
-    if found.ndim != 2 or found.shape[0] != found.shape[1] or not found.size or found.dtype.kind not in "iu":
-        raise InvalidArgument(f"{file} is no square matrix of integers: {found.dtype} of shape {found.shape}")
+    found = integers(file)
+    if found.shape[0] != found.shape[1]:
+        raise InvalidArgument(f"{file} is no square matrix of integers: it has {found.dtype} of shape {found.shape}")
     return found
 
 
