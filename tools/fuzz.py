@@ -2,13 +2,15 @@
 
 Each tests/fuzz/*.c is a target, LLVMFuzzerTestOneInput over the headers of the core.  Built with the compiler at hand,
 ASan and UBSan, it makes its cases up by a seed (tests/fuzz/driver.h); with --libfuzzer it is built by clang, and
-libFuzzer makes them up by what they cover.  First it runs what once failed, tests/fuzz/found/TARGET/*.
+libFuzzer makes them up by what they cover.  First it runs what once failed, tests/fuzz/found/TARGET/*, and a small set
+of cases that come far, tests/fuzz/seeds/TARGET, which libFuzzer starts from too; --pack makes that anew, of the corpus.
 
 A case that fails is kept in --keep, and the command that runs it again is printed.
 
 tests/fuzz/loaders.py fuzzes what reads files, in Python.
 
-Usage: python tools/fuzz.py [-k WORD] [--seconds S] [--cases N] [--seed N] [--libfuzzer] [--keep DIR] [--rounds N]
+Usage: python tools/fuzz.py [-k WORD] [--seconds S] [--cases N] [--seed N] [--libfuzzer | --pack] [--keep DIR]
+                            [--rounds N]
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -31,6 +34,7 @@ ENV = {
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=66",
 }
 LOADERS = "loaders"
+PACK = 18_000  # bytes of a target's seeds, at most
 SLACK = 120.0  # seconds that a target may take beyond what it was given: the machine may be busy
 
 
@@ -38,9 +42,9 @@ def targets(word: str) -> list[str]:
     return [name for name in [*sorted(p.stem for p in FOLDER.glob("*.c")), LOADERS] if word in name]
 
 
-def made(name: str, libfuzzer: bool) -> Path:
-    """The program of a target.  Failed: it does not build."""
-    flags = [*MODES["asan"], f"-I{ROOT / 'tests' / 'c'}"]
+def made(name: str, libfuzzer: bool, quickly: bool = False) -> Path:
+    """The program of a target; ``quickly`` compiled, for few cases.  Failed: it does not build."""
+    flags = [*MODES["asan"], *(["-O0"] if quickly else []), f"-I{ROOT / 'tests' / 'c'}"]
     cc = compiler()
     if libfuzzer:
         cc = shutil.which("clang") or ""
@@ -48,7 +52,7 @@ def made(name: str, libfuzzer: bool) -> Path:
             raise Failed("--libfuzzer needs clang: apt install clang")
         flags = [f for f in flags if f not in CLANG_UNKNOWN]
         flags += ["-Wno-pass-failed", "-fsanitize=fuzzer", "-DFUZZ_LIBFUZZER"]
-    target = ROOT / ".fuzz" / ("libfuzzer" if libfuzzer else "plain") / name
+    target = ROOT / ".fuzz" / ("libfuzzer" if libfuzzer else "quick" if quickly else "plain") / name
     newest = max(p.stat().st_mtime for p in FOLDER.glob("*.h"))
     if target.exists() and target.stat().st_mtime < newest:
         target.unlink()
@@ -63,13 +67,43 @@ def case_of(shown: Path) -> bytes:
 
 
 def replay(name: str, program: Path) -> int:
-    """Runs what has once failed; how many."""
+    """Runs what has once failed, and the seeds; how many cases."""
     found = sorted((FOLDER / "found" / name).glob("*"))
-    if found:
-        status, output = command([str(program), *map(str, found)], SLACK, {**os.environ, **ENV})
+    pack = [f"-p{FOLDER / 'seeds' / name}"] * (FOLDER / "seeds" / name).exists()
+    if not found and not pack:
+        return 0
+    status, output = command([str(program), *pack, *map(str, found)], SLACK, {**os.environ, **ENV})
+    if status:
+        raise Failed(f"{name}: what was kept fails: {' '.join([*pack, *map(str, found)])}\n{output}")
+    return int(output.split()[0])
+
+
+def seeds(name: str) -> list[bytes]:
+    """The cases of a pack: the length of each in 2 bytes, then the case."""
+    pack, found = FOLDER / "seeds" / name, []
+    data = pack.read_bytes() if pack.exists() else b""
+    while data:
+        end = 2 + int.from_bytes(data[:2], "little")
+        found.append(data[2:end])
+        data = data[end:]
+    return found
+
+
+def pack(name: str, args: argparse.Namespace) -> str:
+    """Writes the seeds: of the corpus, the smallest cases that cover what all of it does."""
+    program = made(name, True)
+    with tempfile.TemporaryDirectory() as folder:
+        line = [str(program), "-set_cover_merge=1", "-max_len=1020", folder, str(args.keep / "corpus" / name)]
+        status, output = command(line, args.seconds + SLACK, {**os.environ, **ENV})
         if status:
-            raise Failed(f"{name}: what was found before fails again: {' '.join(map(str, found))}\n{output}")
-    return len(found)
+            raise Failed(f"{name}: exit status {status}\n{output[-6000:]}")
+        cases = sorted((path.read_bytes() for path in Path(folder).iterdir()), key=len)
+    data = b""
+    for case in cases:  # the longest do not all find room
+        data += len(case).to_bytes(2, "little") + case if len(data) + len(case) < PACK else b""
+    (FOLDER / "seeds").mkdir(exist_ok=True)
+    (FOLDER / "seeds" / name).write_bytes(data)
+    return f"{len(seeds(name))} seeds of {len(cases)}, {len(data)} bytes"
 
 
 def plain(name: str, args: argparse.Namespace) -> str:
@@ -83,13 +117,15 @@ def plain(name: str, args: argparse.Namespace) -> str:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(case_of(shown))
         raise Failed(f"{name}: exit status {status}; again: {program} {kept}\n{output[-6000:]}")
-    return f"{again} found before, {output.strip().splitlines()[-1]}"
+    return f"{again} kept before, {output.strip().splitlines()[-1]}"
 
 
 def libfuzzer(name: str, args: argparse.Namespace) -> str:
     program = made(name, True)
     corpus = args.keep / "corpus" / name
     corpus.mkdir(parents=True, exist_ok=True)
+    for k, case in enumerate(seeds(name)):
+        (corpus / f"seed-{k}").write_bytes(case)
     line = [str(program), f"-max_total_time={args.seconds}", f"-artifact_prefix={args.keep}/{name}-", "-timeout=10",
             "-max_len=1020", "-rss_limit_mb=2048", "-print_final_stats=1", "-use_value_profile=1", "-len_control=0",
             str(corpus)]  # fmt: skip
@@ -116,6 +152,8 @@ def one(name: str, args: argparse.Namespace) -> bool:
     try:
         if name == LOADERS:
             text = loaders(args)
+        elif args.pack:
+            text = pack(name, args)
         else:
             text = libfuzzer(name, args) if args.libfuzzer else plain(name, args)
     except Failed as failure:
@@ -134,8 +172,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--libfuzzer", action="store_true", help="cases by coverage; needs clang")
     parser.add_argument("--keep", type=Path, default=ROOT / ".fuzz" / "kept", help="where failing cases go")
     parser.add_argument("--rounds", type=int, default=1, help="goes through all targets so many times")
+    parser.add_argument("--pack", action="store_true", help="write tests/fuzz/seeds, of what --libfuzzer has kept")
     args = parser.parse_args(argv)
-    names = targets(args.word)
+    names = [name for name in targets(args.word) if not args.pack or name != LOADERS]
     if not names:
         print(f"fuzz: no target is called {args.word!r}", file=sys.stderr)
         return 2

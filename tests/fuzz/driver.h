@@ -1,8 +1,8 @@
 /* Runs LLVMFuzzerTestOneInput where there is no libFuzzer: made-up cases by a seed, or files.
  *
- *     program [-s SEED] [-n CASES] [-t SECONDS] [-o FILE] [FILE ...]
+ *     program [-s SEED] [-n CASES] [-t SECONDS] [-o FILE] [-p PACK] [FILE ...]
  *
- * With files each is run once.  Else cases are made up until there were CASES of them, or SECONDS are over (0: no such
+ * With files each is run once; of a pack (tests/fuzz/seeds) each case: its length in 2 bytes, then the case.  Else cases are made up until there were CASES of them, or SECONDS are over (0: no such
  * bound; both 0: 1000 cases).  The case in hand stands in FILE, so that it is there after a crash.  No case may take
  * longer than FUZZ_CASE_SECONDS.
  *
@@ -78,6 +78,22 @@ static void fuzz_file(const char *name)
     fuzz_run(data, n);
 }
 
+static uint64_t fuzz_pack(const char *name)
+{
+    FILE *f = fopen(name, "rb");
+    uint8_t data[FUZZ_MOST];
+    uint64_t n;
+    uint16_t size;
+
+    FUZZ_CHECK(f);
+    for (n = 0; fread(&size, 1, 2, f) == 2; n++) {
+        FUZZ_CHECK(size <= sizeof data && fread(data, 1, size, f) == size);
+        fuzz_run(data, size);
+    }
+    fclose(f);
+    return n;
+}
+
 static void fuzz_show(const char *name)
 {
     int fd = open(name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -100,22 +116,25 @@ int main(int argc, char **argv)
 {
     uint64_t seed = (uint64_t)time(NULL) * 2654435761u + (uint64_t)getpid(), most = 0, seconds = 0, done, began, dice;
     uint8_t data[FUZZ_MOST];
+    const char *pack = NULL;
     int option;
 
-    while ((option = getopt(argc, argv, "s:n:t:o:")) != -1) {
+    while ((option = getopt(argc, argv, "s:n:t:o:p:")) != -1) {
         switch (option) {
         case 's': seed = strtoull(optarg, NULL, 0); break;
         case 'n': most = strtoull(optarg, NULL, 0); break;
         case 't': seconds = strtoull(optarg, NULL, 0); break;
         case 'o': fuzz_show(optarg); break;
+        case 'p': pack = optarg; break;
         default: return 2;
         }
     }
     LLVMFuzzerInitialize(&argc, &argv);
-    for (done = 0; optind < argc; optind++, done++)
+    done = pack ? fuzz_pack(pack) : 0;
+    for (; optind < argc; optind++, done++)
         fuzz_file(argv[optind]);
     if (done) {
-        printf("%llu files\n", (unsigned long long)done);
+        printf("%llu kept cases\n", (unsigned long long)done);
         return 0;
     }
     printf("seed %llu\n", (unsigned long long)seed);

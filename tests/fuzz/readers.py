@@ -14,6 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import checking_play
 import msccl_files
 import mscclpp_files
 import numpy as np
@@ -21,7 +22,7 @@ import spaces
 
 from strata import config, machine, staging, workloads
 from strata._core.inspector import Inspector
-from strata.checking import events
+from strata.checking import analyser, events
 from strata.clock import tables
 from strata.inspection import saving, snapshot, text
 from strata.machine import astra
@@ -104,6 +105,40 @@ def _event(data: bytes) -> Any:
         return error
 
 
+def _trails() -> list[bytes]:
+    p = checking_play.Program(2)
+    p.barrier()
+    p.write(0, 0, 64)
+    p.write(1, 0, 8, n=10, step=16)
+    p.read(1, 32, 48)
+    p.barrier()
+    p.read(0, 0, 8)
+    p.end()
+    hello = [[rank, {"e": "hello", "job": "x", "rank": rank, "size": 2}] for rank in range(2)]
+    said = [*hello, *([rank, json.loads(line)] for rank, line in p.order(0))]
+    assert "race" in _trail(json.dumps(said).encode())
+    return [json.dumps(said).encode()]
+
+
+def _trail(data: bytes) -> str:
+    """What dies say, one event after another, as the server has it."""
+    job, dies = analyser.Job("x"), {}
+    try:
+        said = [(rank % 2, json.dumps(event).encode()) for rank, event in json.loads(data)]
+    except (ValueError, TypeError, RecursionError):
+        return ""
+    for rank, line in said:
+        with contextlib.suppress(events.BadEvent):
+            event = events.parse(line)
+            if isinstance(event, events.Hello):
+                dies[rank] = job.join(event)
+            elif rank in dies:
+                job.feed(dies[rank], event, 1.0)
+    for die in dies.values():
+        job.leave(die)
+    return "".join(report.text() for report in job.reports) or "nothing"
+
+
 def _shapes() -> list[bytes]:
     made = []
     for a in (np.zeros((3, 4), np.float32), np.zeros(2, [("x", "<i4"), ("y", "<f8", (2,))]), np.zeros(())):
@@ -169,6 +204,7 @@ def loaders() -> dict[str, tuple[Callable[[bytes], Any], list[bytes]]]:
         "space": (SPACE.look, [spaces.pokes(random.Random(k), b"") for k in range(3)]),
         "report": (_report, _reports()),
         "event": (_event, _events()),
+        "trail": (_trail, _trails()),
         "shape": (_shape, _shapes()),
         "matrix": (_from_file(archive.integers, ".npy"), _matrices()),
         "numbers": (_from_file(archive.integers, ".txt"), [b"1 2 3\n4 5 6\n7 8 9\n"]),

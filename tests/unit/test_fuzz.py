@@ -18,7 +18,7 @@ TARGETS = sorted(folder.name for folder in FOUND.iterdir() if folder.name != fuz
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.hard_timeout(300)  # it is compiled
 def test_cases_of_a_target(name):
-    assert fuzz.replay(name, fuzz.made(name, libfuzzer=False)) > 0
+    assert fuzz.replay(name, fuzz.made(name, libfuzzer=False, quickly=True)) > 0
 
 
 def test_files_of_loaders():
