@@ -116,7 +116,7 @@ class Job:
     def __exit__(self, *exc):
         self.close()
 
-    def _start(self, rank, fn, args, env):
+    def _start(self, rank, fn, args, env, before=0):
         pipe, out = os.pipe()
         inbox, tell = os.pipe()
         parent = os.getpid()
@@ -128,7 +128,7 @@ class Job:
                 if os.getppid() == parent:
                     os.close(pipe)
                     os.close(tell)
-                    code = _run(Die(rank, out, inbox), fn, args, {**self.space.env(rank), **env})
+                    code = _run(Die(rank, out, inbox), fn, args, {**self.space.env(rank, before), **env})
             finally:
                 os._exit(code)
         os.close(out)
@@ -136,6 +136,15 @@ class Job:
         return Process(rank, pid, pipe, tell)
 
     # ---- what the test does to dies
+
+    def restart(self, rank, fn, *args, before=1):
+        """Starts a die again that has ended and was reaped; ``before``: how many processes were it before."""
+        old = self.processes[rank]
+        while old.open:
+            self._read(0.0)  # what it had said
+        os.close(old.pipe)
+        os.close(old.inbox)
+        self.processes[rank] = self._start(rank, fn, args, {}, before)
 
     def kill(self, rank, number=signal.SIGKILL):
         """Sends a signal; returns the time.  After SIGSTOP no thread of the die runs."""

@@ -1,6 +1,7 @@
 """All operations that trials of faults know, by name."""
 
 from faultsteps import Collective, Compute, Exchange, Leave, Shrink, Split, Subgroup
+from faultsteps_elastic import OPERATIONS as ELASTIC
 from faultsteps_more import Boards, Exports, Foreign, Memory, Moe, Refused, Replays, Streams, Submit, Vmm
 
 OTHERS = {
@@ -10,7 +11,7 @@ OTHERS = {
 }  # fmt: skip
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter",
                "all_to_all_v", "barrier", "ring", "in_place", "plain_arrays", "background")  # fmt: skip
-OPERATIONS = COLLECTIVES + tuple(OTHERS)
+OPERATIONS = COLLECTIVES + tuple(OTHERS) + ELASTIC
 
 
 def make(trial):

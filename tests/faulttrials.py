@@ -10,18 +10,18 @@ import gc
 import importlib
 import os
 import random
-import select
-import signal
 import time
 from typing import NamedTuple
 
 import faultlib
 import faultsteps_all
+import faultsteps_elastic as elastic
 import faultsteps_more
 from faultsteps_all import OPERATIONS
+from faultwatch import BOUND, at_a_moment, descriptors, fell, reached, threads, until
 
 import strata
-from strata import _core, bootstrap, errors
+from strata import bootstrap, errors
 from strata.launch.command import PRELOAD
 
 for _name in (*PRELOAD, "numpy.ma", "strata.moe", "strata.capturing", "strata.vmm", "strata.sdma"):
@@ -29,9 +29,7 @@ for _name in (*PRELOAD, "numpy.ma", "strata.moe", "strata.capturing", "strata.vm
 
 SIZES = (8, 40, 1000, 8192, 100_000, 1 << 20, 8 << 20)  # bytes; the larger are zero-copy
 ROUNDS = 6  # of a trial with a fault; one at a moment has as many as it takes
-STOP = 0.05  # seconds that a die is stopped at most
 TIMEOUT = 30.0  # of operations: one that ends by it is a hang
-BOUND = 60.0  # seconds in which a step of a trial must be over
 
 
 class Trial(NamedTuple):
@@ -66,6 +64,9 @@ class Trial(NamedTuple):
         trial = cls(**found)
         if trial.operation not in OPERATIONS or not all(0 <= v < trial.n for v in trial.victims):
             raise ValueError(f"{text!r}: no operation of that name, or a victim that there is not")
+        least, one = elastic.least(trial.operation), trial.operation in elastic.OPERATIONS
+        if trial.n < least or (one and len(trial.victims) > 1):
+            raise ValueError(f"{text!r}: {trial.operation} has one victim, and n={least} or more")
         return trial
 
     @classmethod
@@ -74,6 +75,7 @@ class Trial(NamedTuple):
         rng = random.Random(seed)
         n = rng.randint(2, 8)
         operation, nbytes = rng.choice(operations), rng.choice(sizes)
+        n = max(n, elastic.least(operation))
         delay = rng.choice((0.0, 0.003, 0.03)) * rng.random()
         return cls(operation, nbytes, n, (rng.randrange(n),), path, delay=delay)
 
@@ -84,7 +86,7 @@ class Trial(NamedTuple):
                  "STRATA_REGISTRATION": self.registration, "STRATA_TIMEOUT": str(TIMEOUT),
                  "STRATA_YIELD_MS": "0" if self.salt % 4 else "5"}  # fmt: skip
         if self.registration == "pool":
-            found["STRATA_POOL"] = "256M"
+            found["STRATA_POOL"] = "256M" if self.nbytes > 1 << 20 else "64M"  # its pages are zeroed, which takes long
         if self.operation == "clock":
             found["STRATA_CLOCK"] = "cm384"
         for victim, fault in zip(self.victims, (self.fault, self.second), strict=False):
@@ -102,37 +104,6 @@ class Outcome(NamedTuple):
 
 
 # ---- what dies do -----------------------------------------------------------------------------------
-
-
-def threads():
-    return len(os.listdir("/proc/self/task"))
-
-
-def descriptors():
-    """What this process has open."""
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            found.append(f"{fd}: {os.readlink(f'/proc/self/fd/{fd}')}")
-        except FileNotFoundError:  # that of the look itself
-            pass
-    return found
-
-
-def reached():
-    """How often this process has reached each fault point; nothing without the checked core."""
-    if not _core.CHECKED:
-        return {}
-    from strata._core.checked import hooks
-
-    return {name: count for name, count in hooks.reached().items() if count}
-
-
-def until(condition, what):
-    end = time.monotonic() + BOUND / 2
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {BOUND / 2:.0f} s"
-        time.sleep(0.001)
 
 
 class Play:
@@ -271,84 +242,6 @@ def body(die, trial):
 # ---- what the test does ---------------------------------------------------------------------------
 
 
-class Watch:
-    """Sees when a victim ends, stops, or says that it has come through."""
-
-    def __init__(self, job, rank):
-        self.job, self.process = job, job.processes[rank]
-        self.pidfd = os.pidfd_open(self.process.pid)
-
-    def wait(self, over, bound=BOUND):
-        """"died", "stopped" or "over"; when, and its last event."""
-        end = time.monotonic() + bound
-        while True:
-            if select.select([self.pidfd], [], [], 0)[0]:
-                return "died", time.monotonic(), None
-            if stopped(self.process.pid):
-                return "stopped", time.monotonic(), None
-            for event in list(self.job.events):
-                if event.rank == self.process.rank and event.name == over:
-                    self.job.events.remove(event)
-                    return "over", event.time, event.data
-            if time.monotonic() > end:
-                raise AssertionError(f"die {self.process.rank} neither ended nor came through; {self.job.story()}")
-            self.job._read(0.001)
-
-    def gone(self):
-        """Waits until it has ended; when."""
-        assert select.select([self.pidfd], [], [], BOUND)[0], "it does not end"
-        return time.monotonic()
-
-    def close(self):
-        os.close(self.pidfd)
-
-
-def stopped(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] == "T" and faultlib.all_stopped(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def fell(job, trial, which, rng):
-    """Waits for a victim's fault, and sees to it that the victim is dead afterwards; (point or "", time, reached)."""
-    rank, fault = trial.victims[which], (trial.fault, trial.second)[which]
-    watch, point, found = Watch(job, rank), "", {}
-    try:
-        while True:
-            how, when, data = watch.wait(f"over{which}")
-            if how == "died":
-                point = fault.split(":")[0]
-                break
-            if how == "stopped":
-                point = fault.split(":")[0]
-                time.sleep(STOP * rng.random())
-                early = [e for e in job.events if e.name == "error" and e.data.ranks == (rank,)]
-                assert not early or which, f"a stopped die counts as dead: {early}"
-                job.kill(rank, signal.SIGCONT)
-                continue
-            found = data
-            job.kill(rank)
-            when = watch.gone()
-            break
-    finally:
-        watch.close()
-    job.reap(rank)
-    return point, when, found
-
-
-def at_a_moment(job, trial):
-    """Kills the victim while all are at it; when that could be seen."""
-    victim = trial.victims[0]
-    job.all("going", [victim] if trial.operation == "init" else None, BOUND)
-    time.sleep(trial.delay)
-    job.kill(victim)
-    when = job.gone(victim)
-    job.reap(victim)
-    return when
-
-
 def same(caught):
     """Survivors that failed in one operation of one group must have the same error."""
     kinds = {}
@@ -362,6 +255,9 @@ def same(caught):
 
 def run(trial):
     """Carries out a trial; AssertionError if something is not as it must be."""
+    if trial.operation in elastic.OPERATIONS:
+        latencies, kinds, point, found = elastic.run(trial)
+        return Outcome(latencies, kinds, point, "", found)
     rng = random.Random(trial.salt)
     survivors = [r for r in range(trial.n) if r not in trial.victims]
     with faultlib.Job(body, trial.n, trial, hbm=256 << 20 if trial.nbytes < 1 << 20 else 1 << 30) as job:
