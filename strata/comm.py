@@ -245,19 +245,7 @@ class Group(Collectives):
         that did neither.  If one dies meanwhile the new group may contain it, and its next
         operation says so: call shrink() on that.
         """
-        while True:
-            call = self._count("shrink")
-            members, missing = self.survivors(call, timeout)
-            if missing:
-                late = [self.ranks[m] for m in missing]
-                raise errors.CollectiveTimeout(
-                    f"{failure.people(late)} neither called shrink() nor died",
-                    ranks=late, group=self.name, operation="shrink",
-                )  # fmt: skip
-            try:
-                return self._form(members, ("shrink", call, tuple(members)), f"{self.name}.shrink{call}", timeout)
-            except errors.PeerDead:
-                continue  # the first member died before it had made the group: so all survivors find
+        return growing.shrink(self, timeout)
 
     def grow(self, ranks: Iterable[int] | None = None, *, timeout: float | None = None) -> Group:
         """A group of this one's members and of dies that were started again (``strata-run --restarts``), by world rank.

@@ -17,6 +17,7 @@ _STATUS = {status.name: code for code, status in enumerate(errors.STATUS)}
 DEAD, TIMEOUT, MISMATCH, BROKEN = (_STATUS[f"ST_E{n}"] for n in ("DEAD", "TIMEOUT", "MISMATCH", "BROKEN"))
 SYSTEM, INTERRUPTED, UNREGISTERED = _STATUS["ST_ESYS"], _STATUS["ST_EINTR"], _STATUS["ST_EREG"]
 
+_NOTHING = front.OPERATIONS.index("nothing (it failed)")  # st_collective.h: ST_DESC_NOTHING
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _PHASES = ("before it arrived", "during the operation", "before it had finished its part")
 
@@ -92,6 +93,11 @@ def raise_collective(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
     if status == MISMATCH:
         everyone = sorted(group.ranks)
         context["operation"] = operation_name(info["lines"][0][0])  # the same on all members
+        lost = sorted({count - 1 for desc, count in info["lines"] if desc == _NOTHING and count})
+        if lost:
+            who = [r for r, (desc, count) in zip(group.ranks, info["lines"], strict=True) if desc == _NOTHING and count]
+            raise errors.PeerDead(f"{people(lost)} died (or left the job), so a stream of {people(who)} has failed and "
+                                  "did nothing here; this group is whole", ranks=lost, **context)  # fmt: skip
         raise errors.CollectiveMismatch(mismatch_text(info["lines"], group.ranks), ranks=everyone, **context)
     if status == INTERRUPTED:
         raise errors.GroupBroken(f"{operation} was given up: its group was closed before it ended", **context)
@@ -136,6 +142,8 @@ def raise_transfer(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
     if info["refused"]:
         raise errors.from_status(status, _refused(status, f"{operation} {way}, {tag}: the array", receive),
                                  errno=info["errno"], **context)  # fmt: skip
+    if status == MISMATCH and info["theirs"][0] == _NOTHING:
+        _raise_nothing(group, f"{operation} {way}, {tag}", info, context)
     if status == MISMATCH:
         mine, theirs = info["mine"], info["theirs"]
         sent, asked = (theirs, mine) if receive else (mine, theirs)
@@ -161,6 +169,20 @@ def raise_transfer(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
             **context,
         )
     raise errors.from_status(status, f"{operation} {way}, {tag}", errno=info["errno"], **context)
+
+
+def _raise_nothing(group: Any, what: str, info: dict[str, Any], context: dict[str, Any]) -> NoReturn:
+    """The peer's stream had failed before it came to the message, and nothing stands in its place."""
+    peer, lost = info["peer"], info["theirs"][1] - 1
+    why = f"{what}: a stream of rank {group.ranks[peer]} had failed before it came to this message"
+    if lost >= 0:
+        context["ranks"] = (lost,)
+        raise errors.PeerDead(f"{why}, since rank {lost} died (or left the job)", **context)
+    dead = [group.ranks[m] for m in info["members"]]
+    if dead:
+        context["ranks"] = tuple(dead)
+        raise errors.GroupBroken(f"{why}, as the group had ({people(dead)}); shrink() gives a working group", **context)
+    raise errors.CollectiveMismatch(f"{why}; nothing came, or was taken", **context)
 
 
 def check_counts(group: Any, sent: np.ndarray, asked: np.ndarray, rows: np.ndarray, room: np.ndarray) -> None:

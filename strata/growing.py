@@ -1,4 +1,4 @@
-"""A group that takes in dies which were started again: both sides of Group.grow()."""
+"""A group that loses dies, and one that takes in dies which were started again: shrink(), both sides of grow()."""
 
 from __future__ import annotations
 
@@ -15,12 +15,33 @@ from strata._core import growing as core
 from strata._core.front import OPERATIONS
 from strata._core.space import Context
 
-__all__ = ["grow", "join"]
+__all__ = ["grow", "join", "shrink"]
 
 _GATHER = OPERATIONS.index("all_gather")
 _INT64 = 8  # dtype code of int64
 LATE = 10.0  # seconds that members wait longer for the first one, which says who did not come
 _FINE, _MISSING, _NO_MEMORY = range(3)  # what it says
+
+
+def shrink(group: Any, timeout: float | None) -> Any:
+    """See Group.shrink."""
+    while True:
+        call = group._count("shrink")
+        members, missing = group.survivors(call, timeout)
+        if missing:
+            late = [group.ranks[m] for m in missing]
+            raise errors.CollectiveTimeout(f"{failure.people(late)} neither called shrink() nor died", ranks=late,
+                                           group=group.name, operation="shrink")  # fmt: skip
+        try:
+            smaller = group._form(members, ("shrink", call, tuple(members)), f"{group.name}.shrink{call}", timeout)
+        except BaseException as error:
+            group.agreed(call, members, False)
+            if isinstance(error, errors.PeerDead):
+                continue  # the first member died before it had made the group, or before this one had found it
+            raise
+        if group.agreed(call, members, True, timeout):
+            return smaller
+        del smaller  # somebody has come too late for the first member's memory
 
 
 def grow(group: Any, ranks: Iterable[int] | None, timeout: float | None) -> Any:

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 
 from strata._core.abi cimport (
+    ST_EBROKEN,
     ST_EINTR,
     ST_EMISMATCH,
     ST_OK,
@@ -41,6 +42,7 @@ cdef extern from "st_rendezvous.h" nogil:
     void st_group_list(st_group *g)
     void st_group_unlist(st_group *g)
     void st_group_unpin(st_group *g)
+    int st_group_formed(st_group *g, uint64_t round, int ok, const uint64_t *mask, uint64_t timeout_ns)
     int st_group_survivors(st_group *g, uint64_t round, uint64_t timeout_ns, uint64_t *mask,
                            uint64_t *missing)
 
@@ -341,3 +343,19 @@ cdef class CoreGroup(Membership):
         if rc == ST_EINTR:
             st_raise_pending()
         return members_of(mask, self.g.n), members_of(missing, self.g.n)
+
+    def agreed(self, uint64_t round, members, ok, timeout=None):
+        """Tells ``members`` whether this one has the group of the ``round``-th shrink(), and hears that of them; False:
+        one of them has not.  Who says nothing in time may have it."""
+        cdef uint64_t mask[16]
+        cdef uint64_t ns = deadline_of(timeout, self.context)
+        cdef uint32_t m
+        cdef int good = bool(ok), rc
+        memset(mask, 0, sizeof(mask))
+        for m in members:
+            mask[m >> 6] |= <uint64_t>1 << (m & 63)
+        with nogil:
+            rc = st_group_formed(&self.g, round, good, mask, ns)
+        if rc == ST_EINTR:
+            st_raise_pending()
+        return rc != ST_EBROKEN

@@ -324,6 +324,19 @@ static void test_survivors_ends(void)
     g->members[3].shrink = 7; /* it is ahead */
     CHECK_IS(st_group_survivors(g, 1, LONG, mask, missing), ST_OK);
     CHECK(mask[0] == 0xb && missing[0] == 0);
+    CHECK_IS(st_group_formed(g, 1, 1, mask, 5 * MS), ST_EBROKEN); /* it has given the first one up */
+    g->members[3].shrink = 1;
+    CHECK_IS(st_group_formed(g, 1, 1, mask, 5 * MS), ST_ETIMEOUT); /* 0 and 3 say nothing */
+    g->members[0].formed = g->members[3].formed = 1 << 1 | 1;
+    CHECK_IS(st_group_formed(g, 1, 1, mask, LONG), ST_OK);
+    CHECK_IS(st_group_formed(g, 1, 0, mask, LONG), ST_EBROKEN);
+    g->members[3].formed = 1 << 1; /* it has not found the group */
+    CHECK_IS(st_group_formed(g, 1, 1, mask, LONG), ST_EBROKEN);
+    d->gone[3] = 1; /* what it said counts, */
+    CHECK_IS(st_group_formed(g, 1, 1, mask, LONG), ST_EBROKEN);
+    g->members[3].formed = 0; /* or it died before it said anything */
+    CHECK_IS(st_group_formed(g, 1, 1, mask, LONG), ST_OK);
+    d->gone[3] = 0;
     CHECK(!st_group_deserted(g, ST_LEFT_CLOSED));
     g->members[0].left = ST_LEFT_CLOSED;
     g->members[3].left = ST_LEFT_GONE;

@@ -258,7 +258,8 @@ struct st_member {
     uint64_t shrink; /* times it has called shrink() on this group */
     uint64_t left;   /* enum st_left */
     uint64_t found;  /* 1: it has the group's memory */
-    uint8_t pad[24];
+    uint64_t formed; /* the shrink() of which it knows the outcome, twice, and 1 if it has the new group */
+    uint8_t pad[16];
 };
 _Static_assert(sizeof(struct st_member) == 64, "abi");
 

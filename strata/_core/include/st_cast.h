@@ -75,7 +75,7 @@ static inline int st_cast_post(struct st_group *g, struct st_cast *c, struct st_
             return ST_AGAIN;
     }
     st_store_relaxed_64(&s->desc, refused ? ST_DESC_NOTHING : t->desc);
-    st_store_relaxed_64(&s->count, t->count);
+    st_store_relaxed_64(&s->count, refused ? 0 : t->count); /* of nothing: who is lost (st_item_lost); nobody here */
     st_store_relaxed_64(&s->bytes, bytes);
     if (bytes)
         st_copy(bytes <= ST_CAST_INLINE ? s->data : c->data[p->cast_next % ST_CAST_SLOTS], t->buf, bytes, 0);

@@ -58,6 +58,19 @@ static inline int st_item_done(const struct st_item *item)
     return st_load_acquire_32(&item->state) == ST_ITEM_DONE; /* pairs with st_item_finish */
 }
 
+/* What a member says in place of an operation on a stream that has failed: if that was since a die is dead, its world
+ * rank, and one more. */
+static inline uint64_t st_item_lost(struct st_ctx *ctx, const struct st_progress *p)
+{
+    uint64_t done = st_load_acquire_64(&p->done); /* pairs with st_stream_end */
+    uint32_t i;
+
+    for (i = 0; done == (ST_SDMA_POISON | ST_EDEAD) && i < ctx->ndies; i++)
+        if (i != ctx->rank && !st_die_alive(ctx, i))
+            return i + 1;
+    return 0;
+}
+
 /* Has the turn of a transfer on a stream come?  If the stream has failed, nothing takes its place among the messages,
  * and the peer hears of it. */
 static inline int st_item_turn(struct st_item *item)
@@ -74,7 +87,8 @@ static inline int st_item_turn(struct st_item *item)
     if (rc == ST_ECANCELED) {
         item->cancelled = 1;
         item->transfer.desc = ST_DESC_NOTHING;
-        item->transfer.count = item->transfer.bytes = 0;
+        item->transfer.count = st_item_lost(item->worker->group->ctx, item->stream);
+        item->transfer.bytes = 0;
         item->transfer.buf = NULL;
     }
     return 1;

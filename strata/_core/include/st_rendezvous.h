@@ -4,7 +4,7 @@
 #ifndef ST_RENDEZVOUS_H
 #define ST_RENDEZVOUS_H
 
-#include "st_sync.h"
+#include "st_shrink.h"
 
 static inline struct st_rendezvous *st_rendezvous_table(struct st_ctx *ctx, uint32_t die)
 {
@@ -219,52 +219,6 @@ static inline int st_group_deserted(struct st_group *g, uint64_t how)
             st_member_alive(g, j))
             return 0;
     return 1;
-}
-
-/* ---- shrink ------------------------------------------------------------------------- */
-
-/* Waits until every member has called shrink() for the round-th time or is
- * dead.  *mask: those that called; the same on all survivors, since a call
- * stays visible after death and a dead member cannot call any more.  *missing,
- * after ST_ETIMEOUT: those that neither called nor died. */
-static inline int st_group_survivors(struct st_group *g, uint64_t round, uint64_t timeout_ns,
-                                     uint64_t *mask, uint64_t *missing)
-{
-    struct st_flight_record *record = NULL;
-    struct st_waiter w;
-    uint32_t j, absent;
-    int rc = ST_AGAIN, alive, called; /* the first look is at everything */
-
-    ST_FAULT(SHRINK_BEFORE);
-    st_store_seqcst_64(&g->members[g->me].shrink, round); /* pairs with the loads below */
-    ST_FAULT(SHRINK_CALLED);
-    st_group_wake(g);
-    st_wait_begin(&w, &g->ctx->wait, &g->header->wake_word, &g->header->sleepers, timeout_ns);
-    for (;;) {
-        memset(mask, 0, ST_MASK_WORDS * 8);
-        memset(missing, 0, ST_MASK_WORDS * 8);
-        for (j = 0, absent = 0; j < g->n; j++) {
-            called = st_load_acquire_64(&g->members[j].shrink) >= round; /* pairs with the store above */
-            alive = called || rc == ST_OK || st_member_alive(g, j);
-            if (!alive) /* what it did before it died counts */
-                called = st_load_acquire_64(&g->members[j].shrink) >= round; /* pairs with the store above */
-            if (called)
-                st_mask_set(mask, j);
-            if (called || !alive)
-                continue;
-            st_mask_set(missing, j);
-            absent++;
-        }
-        if (rc == ST_ETIMEOUT || rc == ST_EINTR || !absent)
-            break;
-        rc = st_wait_step(&w);
-        if (rc == ST_AGAIN)
-            st_flight_waits(g->ctx, &record, ST_FLIGHT_SHRINK, ST_FLIGHT_NOBODY, g->id, round, missing[0]);
-    }
-    st_wait_end(&w);
-    ST_FAULT(SHRINK_AGREED);
-    st_flight_waited(g->ctx, record, absent && rc != ST_EINTR ? ST_ETIMEOUT : rc == ST_AGAIN ? ST_OK : rc);
-    return rc == ST_EINTR ? rc : absent ? ST_ETIMEOUT : ST_OK;
 }
 
 /* ---- for error texts -------------------------------------------------------------- */

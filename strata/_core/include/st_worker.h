@@ -80,6 +80,7 @@ static inline int st_worker_collective(struct st_worker *w, struct st_item *item
     if (rc == ST_ECANCELED) {
         memset(&nothing, 0, sizeof nothing);
         nothing.desc = ST_DESC_NOTHING;
+        nothing.count = st_item_lost(w->group->ctx, item->stream);
         nothing.timeout_ns = r->timeout_ns;
         item->cancelled = 1;
         r = &nothing;
