@@ -9,7 +9,6 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,8 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
+
+#include "st_atomic.h"
 
 enum { MOST = 64, LINE = 64 };
 
@@ -30,15 +31,6 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void pause_here(void)
-{
-#ifdef __x86_64__
-    _mm_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
 }
 
 static void pin(int cpu)
@@ -134,7 +126,7 @@ struct job {
     move *way;
     int repeats, turns, over;
     double deadline; /* of a busy host, where turns take longer than they should */
-    atomic_int arrived, turn;
+    uint32_t arrived, turn;
     double begin[MOST], end[MOST];
     vec *memory[MOST];
     double best;
@@ -145,14 +137,14 @@ struct worker { struct job *job; int me; };
 /* Everybody, turn after turn; with fewer CPUs free than threads it must not spin alone. */
 static void meet(struct job *job)
 {
-    int turn = atomic_load(&job->turn);
-    if (atomic_fetch_add(&job->arrived, 1) + 1 == job->cores) {
-        atomic_store(&job->arrived, 0);
-        atomic_store(&job->turn, turn + 1);
+    uint32_t turn = st_load_acquire_32(&job->turn);
+    if (st_add_acq_rel_32(&job->arrived, 1) + 1 == (uint32_t)job->cores) {
+        st_store_relaxed_32(&job->arrived, 0);
+        st_store_release_32(&job->turn, turn + 1); /* pairs with the acquire below, of those that wait */
         return;
     }
-    for (unsigned k = 0; atomic_load(&job->turn) == turn; k++)
-        if (k < 2000) pause_here();
+    for (unsigned k = 0; st_load_acquire_32(&job->turn) == turn; k++)
+        if (k < 2000) st_pause();
         else sched_yield();
 }
 
@@ -232,7 +224,7 @@ static void bandwidth(struct job *job, double seconds, size_t largest)
 /* ---- one core hears of another ------------------------------------------------------- */
 
 struct talk {
-    _Alignas(128) atomic_uint word;
+    _Alignas(128) uint32_t word;
     _Alignas(128) int cpus[2];
     int yields;
     double seconds, best;
@@ -240,9 +232,9 @@ struct talk {
 
 static void until(struct talk *t, unsigned value)
 {
-    while (atomic_load_explicit(&t->word, memory_order_acquire) != value)
+    while (st_load_acquire_32(&t->word) != value)
         if (t->yields) sched_yield();
-        else pause_here();
+        else st_pause();
 }
 
 enum { TRIPS = 20, STOP = ~0u };
@@ -253,11 +245,11 @@ static void *answer(void *arg)
     pin(t->cpus[1]);
     for (unsigned k = 1;; k += 2) {
         unsigned seen;
-        while ((seen = atomic_load_explicit(&t->word, memory_order_acquire)) != k && seen != STOP)
+        while ((seen = st_load_acquire_32(&t->word)) != k && seen != STOP)
             if (t->yields) sched_yield();
-            else pause_here();
+            else st_pause();
         if (seen == STOP) return NULL;
-        atomic_store_explicit(&t->word, k + 1, memory_order_release);
+        st_store_release_32(&t->word, k + 1); /* pairs with until() */
     }
 }
 
@@ -272,13 +264,13 @@ static double round_trip(int first, int second, int yields, double seconds)
     for (int turn = 0; turn < 2 || now() < end; turn++) {
         double begin = now();
         for (int trip = 0; trip < TRIPS; trip++, k += 2) {
-            atomic_store_explicit(&t.word, k + 1, memory_order_release);
+            st_store_release_32(&t.word, k + 1); /* pairs with answer() */
             until(&t, k + 2);
         }
         double took = (now() - begin) / TRIPS;
         if (took < t.best) t.best = took;
     }
-    atomic_store(&t.word, STOP);
+    st_store_release_32(&t.word, STOP); /* pairs with answer() */
     pthread_join(other, NULL);
     return t.best * 1e6;
 }

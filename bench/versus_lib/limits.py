@@ -10,6 +10,7 @@ from pathlib import Path
 from versus_lib import cells
 
 SOURCE = Path(__file__).with_name("limits.c")
+HEADERS = Path(__file__).resolve().parents[2] / "strata" / "_core" / "include"
 SMALLEST = 16 << 10     # bytes of a core that limits.c begins with
 
 
@@ -100,7 +101,7 @@ class Meter:
             return
         self.folder = tempfile.TemporaryDirectory()
         self.program = Path(self.folder.name) / "limits"
-        command = [compiler, "-std=gnu11", "-O3", "-o", str(self.program), str(SOURCE), "-pthread"]
+        command = [compiler, "-std=gnu11", "-O3", f"-I{HEADERS}", "-o", str(self.program), str(SOURCE), "-pthread"]
         for flags in (["-march=native"], []):
             done = subprocess.run([*command, *flags], capture_output=True, text=True)
             if done.returncode == 0:
