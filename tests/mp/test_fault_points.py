@@ -10,10 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = os.environ.get("STRATA_TEST_SECONDS", "6")  # of drawn trials; the machine says how many they are
-FOUND = (  # what such trials have found once
+FOUND = (  # what such trials have found once, or seldom come to
     "operation=foreign,nbytes=300000,n=3,victims=1,path=mte,registration=just_in_time,fault=ALL_ARRIVED:3:kill",
     "operation=foreign,nbytes=300000,n=3,victims=1,path=sdma,registration=just_in_time,fault=ALL_ARRIVED:3:kill",
     "operation=stream,nbytes=100000,n=2,victims=1,path=mte,fault=BEGIN_AFTER:4:kill",
+    "operation=grow,n=4,victims=0,fault=INVITE_OFFERED:1:kill,delay=-1",  # who lets successors in dies
+    "operation=return,n=3,victims=2,fault=TAKEOVER_PAGES:1:kill,delay=-1",
     "operation=exchange,nbytes=40,n=8,victims=2,path=mte,fault=SEND_BEFORE:3:kill,salt=1",
 )
 
