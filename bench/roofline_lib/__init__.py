@@ -1,0 +1,1 @@
+"""Parts of bench/roofline.py: pictures, and the page's tables."""
