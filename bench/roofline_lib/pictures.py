@@ -90,7 +90,7 @@ def heat(ax, found, n, value, text, colours, norm):
         ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white"))
         luminance = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
         ax.text(x, y, text(v), ha="center", va="center", fontsize=8, color="white" if luminance < 0.5 else "black")
-    ax.set(xlim=(-0.5, len(sizes) - 0.5), ylim=(len(ops) - 0.5, -0.5), title=f"n = {n}")
+    ax.set(xlim=(-0.5, len(sizes) - 0.5), ylim=(len(ops) - 0.5, -0.5))
     ax.set_xticks(range(len(sizes)), [size_name(s) for s in sizes], rotation=35, ha="right", fontsize=8)
     ax.set_yticks(range(len(ops)), [f"{op} (no size)" if op == "barrier" else op for op in ops], fontsize=8)
     ax.tick_params(length=0)
@@ -104,7 +104,7 @@ def short(value):
 
 
 def overview(path, found, names, peers, limits):
-    """Ratios to the best peer, and below what is reached of the limit: a panel for each n."""
+    """Ratios to the best peer, and beside them what is reached of the limit: panels for each n."""
     plt = pyplot()
     counts = list(dict.fromkeys(c.n for c in found.values()))
     what = []
@@ -118,12 +118,14 @@ def overview(path, found, names, peers, limits):
         return False
     widest = max(len({c.bytes for c in found.values() if c.n == n and c.bytes}) for n in counts)
     most = max(len({c.op for c in found.values() if c.n == n}) for n in counts)
-    inches = ((0.5 * max(widest, 3) + 1.5) * len(counts) + 0.4, (0.34 * most + 1.1) * len(what))
-    figure, axes = plt.subplots(len(what), len(counts), squeeze=False, layout="constrained", figsize=inches)
-    for row, (title, value, text, colours, norm) in zip(axes, what, strict=True):
-        for ax, n in zip(row, counts, strict=True):
+    inches = ((0.5 * max(widest, 3) + 1.3) * len(what) + 0.3, (0.29 * most + 0.6) * len(counts) + 0.5)
+    figure, axes = plt.subplots(len(counts), len(what), squeeze=False, layout="constrained", figsize=inches)
+    for row, n in zip(axes, counts, strict=True):
+        for ax, (title, value, text, colours, norm) in zip(row, what, strict=True):
             heat(ax, found, n, value, text, colours, norm)
-        row[0].set_ylabel(title)
+            if n == counts[0]:
+                ax.set_title(title)
+        row[0].set_ylabel(f"n = {n}", fontsize=10)
     save(figure, path)
     plt.close(figure)
     return True
