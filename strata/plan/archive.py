@@ -43,7 +43,7 @@ def integers(file: str) -> np.ndarray:
             found = np.load(file, allow_pickle=False) if file.endswith(".npy") else np.loadtxt(file, np.int64, ndmin=2)
         if not isinstance(found, np.ndarray):
             raise ValueError("it is an archive of several arrays")
-        found = np.atleast_2d(found)
+        found = found[None] if found.ndim == 1 else found
         if found.ndim != 2 or found.dtype.kind not in "iu" or not found.size:
             raise ValueError(f"it has {found.dtype} of shape {found.shape}")
     except OSError:
