@@ -78,11 +78,12 @@ def main(argv=None):
     for op in dict.fromkeys(c.op for c in found.values()):
         tables += [f"### {op}", "", *page.table(op, found, peers, known), ""]
     info = report.machine_lines(records)
+    summary = report.summary_lines(report.summary(found, peers, known), "medians")
     rounds = len({r["round"] for r in cells})
     text = page.fill(page.TEXT.read_text(), {
         "machine": [f"Taken on {info[0]}; {rounds} rounds, float32, medians.", "",
                     *(f"*{line[1:]}" for line in info[1:])],
-        "summary": [f"    {line}" for line in report.summary_lines(report.summary(found, peers, known), "medians")[:4]],
+        "summary": [*(f"    {line}" for line in summary[:4]), "", *report.above(found, known)],
         "overview": overview, "pictures": times, "lost": lost, "tables": tables, "commands": commands(a, head),
         "limits": page.machine_limits(known)})
     if a.page:

@@ -147,7 +147,7 @@ def show(records, a):
     for stat in stats[: 2 if len(peers) < len(names) else 1]:
         figures = report.summary(report.collect(taken, stat), peers, known if stat == "us" else None)
         lines = report.summary_lines(figures, "medians" if stat == "us" else "means")
-        print("", *(lines if stat == stats[0] else lines[:4]), sep="\n")
+        print("", *(lines + report.above(found, known) if stat == stats[0] else lines[:4]), sep="\n")
     bad = [r for r in taken if r["wrong"]]
     for r in bad:
         print(f"WRONG ANSWER: {r['contender']}, n = {r['n']}, {r['op']} {r['bytes']} B: "

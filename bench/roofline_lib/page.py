@@ -25,13 +25,12 @@ def goal(op, nbytes):
 
 def missed(cell, peers):
     """What a cell has missed, as text, or None."""
-    ratio = cell.ratio(peers)
+    ratio, best, found = cell.ratio(peers), cell.best(report.ours(cell.us)), []
     if ratio is not None and ratio < goal(cell.op, cell.bytes):
-        return f"{ratio:.2f} of the best peer, goal {goal(cell.op, cell.bytes):g}"
-    best = cell.best(report.ours(cell.us))
+        found.append(f"{ratio:.2f} of the best peer, goal {goal(cell.op, cell.bytes):g}")
     if cell.op == "sendrecv" and cell.bytes == 8 and best and best[1] >= ONE_WAY_US:
-        return f"{best[1]:.2f} us one way, goal below {ONE_WAY_US:g}"
-    return None
+        found.append(f"{best[1]:.2f} us one way, goal below {ONE_WAY_US:g}")
+    return "; ".join(found) or None
 
 
 def reasons(path=REASONS):

@@ -126,6 +126,13 @@ def of_limit(cell, limits):
     return least / best[1] if best and best[1] > 0 and least else None
 
 
+def above(cells, limits):
+    """A line if strata was faster than the limit that was found, which then is none; else no line."""
+    count = sum((of_limit(c, limits) or 0) > 1.05 for c in cells.values()) if limits else 0
+    return [f"{count} cells are above their limit: the machine was too busy to show what it can do. Those figures "
+            "of limits mean nothing; measure again on an idle machine"] if count else []
+
+
 def summary(cells, peers, limits=None, below=1.0):
     """Geometric means and the cells that are lost, as a dict."""
     rated = [(cell, cell.ratio(peers)) for cell in cells.values()]

@@ -98,6 +98,9 @@ def test_the_best_of_stratas_settings_is_compared_and_named():
     assert only.ratios(["mpich"]) == [4.0, 2.0]
     assert report.of_limit(only, limits.Limits.of([RECORD])) == pytest.approx(
         limits.Limits.of([RECORD]).cell_us("all_reduce", 8, 2) / 0.65)
+    assert report.above(found, limits.Limits.of([RECORD])) == []
+    slow = limits.Limits.of([{**RECORD, "line_us": 9.0}])
+    assert "1 cells are above their limit" in report.above(found, slow)[0]
     lines = report.table("all_reduce", found, ["strata", "strata:bind", "mpich"], ["mpich"], limits.Limits.of([RECORD]))
     assert "strata by" in lines[1] and "of limit" in lines[1]
     assert lines[2].split()[6:10] == ["strata:bind", "mpich", "3.00", "2.00"] and "15 %" in lines[2]
