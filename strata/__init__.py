@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from strata import clock, vmm
+    from strata._core.binding import Persistent
     from strata._core.work import Work
     from strata.capturing import Graph, capture
     from strata.comm import Group, world
@@ -81,6 +82,7 @@ __all__ = [
     "GroupBroken",
     "NotInJob",
     "PeerDead",
+    "Persistent",
     "Prediction",
     "Registration",
     "RegistrationError",
@@ -137,6 +139,7 @@ __version__ = "0.1.0"
 # Module -> its names.  Each is imported when first used, so that the launcher can settle
 # the threads of numerical libraries before numpy is there, and stays small without it.
 _HOME = {
+    "strata._core.binding": ("Persistent",),
     "strata._core.work": ("Work",),
     "strata.capturing": ("Graph", "capture"),
     "strata.comm": ("Group", "world"),

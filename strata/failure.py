@@ -32,6 +32,8 @@ def operation_name(desc: int) -> str:
 def describe(desc: int, count: int) -> str:
     """A fingerprint in words, such as "all_reduce sum of 10 float32"."""
     name = operation_name(desc)
+    if desc & front.BINDS:
+        return f"bind of {describe(desc & ~front.BINDS, count)}"
     if name == "barrier" or desc & 0xFF >= len(front.OPERATIONS) - 1:
         return name
     redop, dtype, root = desc >> 8 & 0xFF, desc >> 16 & 0xFFFF, desc >> 32 & 0xFFFF
@@ -41,6 +43,8 @@ def describe(desc: int, count: int) -> str:
     words.append(f"of {count} {array.dtype_name(dtype)}")
     if name in _ROOTED:
         words.append(f"with root {root}")
+    elif root:  # of a bound all_to_all_v
+        words.append(f"with counts #{root:04x}")
     digest = front.digest_of(desc)
     if digest:
         words.append(f"by {algorithms.by_digest(digest)}")

@@ -30,7 +30,7 @@ LAYERS = (
     ("machine",),
     ("exec",),
     ("failure", "staging", "selection"),
-    ("growing",),
+    ("growing", "operations"),
     ("clock", "comm", "explaining", "inspection", "workloads", "prediction"),
     ("streams", "moe"),
     ("capturing",),

@@ -1,6 +1,7 @@
 """The collectives: what each one takes, and in which shapes."""
 
 cimport numpy as cnp
+from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport uint32_t, uintptr_t
 from libc.string cimport memset
 
@@ -16,8 +17,8 @@ from strata._core.front cimport (
     OP_REDUCE_SCATTER,
     OP_SCATTER,
     Front,
-    Shape,
 )
+from strata._core.transfer cimport Draft, Shape
 
 from strata.dtypes import OP_CODES
 
@@ -53,11 +54,26 @@ cdef bint fits(object part, object whole, uint32_t n) except -1:
     return True
 
 
+cdef dict CODES = OP_CODES
+cdef object SUM = "sum"  # what a call that says nothing has, by identity
+cdef int SUM_CODE = OP_CODES["sum"]
+
+
 cdef int redop_code(object op) except -1:
-    code = OP_CODES.get(op)
+    if op is SUM:
+        return SUM_CODE
+    code = CODES.get(op)
     if code is None:
         raise ValueError(f"op={op!r}: one of {', '.join(OP_CODES)} is expected")
     return code
+
+
+cdef inline uint32_t way(Collectives self, str operation, object algorithm, object path, object cores,
+                         object partition) except? 0xffffffff:
+    """Front.variant, at no cost for a call that asks for nothing."""
+    if algorithm is None and path is None and cores is None and partition is None:
+        return 0
+    return self.variant(operation, algorithm, path, cores, partition)
 
 
 cdef class Collectives(Front):
@@ -75,6 +91,12 @@ cdef class Collectives(Front):
     """
 
     cdef int check_root(self, object root, const char *what) except -1:
+        cdef int beyond = 0
+        cdef long number
+        if PyLong_CheckExact(root):
+            number = PyLong_AsLongAndOverflow(root, &beyond)
+            if not beyond and 0 <= number < self.size:
+                return 0
         if not 0 <= <object>root < self.size:
             raise ValueError(f"{what.decode()}={root}: a number in the group, 0 to {self.size - 1}, is expected")
         return 0
@@ -112,7 +134,7 @@ cdef class Collectives(Front):
         s.redop = redop_code(op)
         if not st_reduce_supported(a.dtype, s.redop):
             self._check_reducible("all_reduce", src, op)
-        s.variant = self.variant("all_reduce", algorithm, path, cores, partition)
+        s.variant = way(self, "all_reduce", algorithm, path, cores, partition)
         if out is None or out is src:
             out = src
             b = a
@@ -142,7 +164,7 @@ cdef class Collectives(Front):
         cdef Array a, b
         memset(&s, 0, sizeof(s))
         look(src, &a)
-        s.variant = self.variant("all_gather", algorithm, path, cores, partition)
+        s.variant = way(self, "all_gather", algorithm, path, cores, partition)
         if out is None or not fits(src, out, self.g.n):
             out = self._out_for("all_gather", src, out, self.size)
         look(out, &b)
@@ -170,7 +192,7 @@ cdef class Collectives(Front):
         s.redop = redop_code(op)
         if not st_reduce_supported(a.dtype, s.redop):
             self._check_reducible("reduce_scatter", src, op)
-        s.variant = self.variant("reduce_scatter", algorithm, path, cores, partition)
+        s.variant = way(self, "reduce_scatter", algorithm, path, cores, partition)
         if out is None or not fits(out, src, self.g.n):
             out = self._out_for("reduce_scatter", src, out, -self.size)
         look(out, &b)
@@ -192,14 +214,17 @@ cdef class Collectives(Front):
         cdef Array a, b
         memset(&s, 0, sizeof(s))
         look(src, &a)
-        s.variant = self.variant("all_to_all", algorithm, path, cores, partition)
+        s.variant = way(self, "all_to_all", algorithm, path, cores, partition)
         if out is None or not fits(src, out, 0) or (<cnp.ndarray>out).shape[0] % self.g.n:
             out = self._out_for("all_to_all", src, out, 0)
         look(out, &b)
         if a.data == b.data and a.nbytes and a.contiguous and b.contiguous:
             # Every part of out overwrites a part that some peer reads.
-            src = self._copy_of(src) if self.recorder is None else self.recorder.copy_of(self, src)
-            look(src, &a)
+            if async_op is not False and isinstance(async_op, Draft):
+                (<Draft>async_op).anew = True
+            else:
+                src = self._copy_of(src) if self.recorder is None else self.recorder.copy_of(self, src)
+                look(src, &a)
         elif overlap(&a, &b):
             self._check_overlap("all_to_all", src, out)
         s.op = OP_ALL_TO_ALL
@@ -215,7 +240,7 @@ cdef class Collectives(Front):
         memset(&s, 0, sizeof(s))
         look(x, &a)
         self.check_root(root, b"root")
-        s.variant = self.variant("broadcast", algorithm, path, cores, partition)
+        s.variant = way(self, "broadcast", algorithm, path, cores, partition)
         if not a.writeable and root != self.rank:
             raise ValueError("broadcast: the array is read-only on a member that receives")
         b = a
@@ -247,7 +272,7 @@ cdef class Collectives(Front):
         s.root = root
         if not st_reduce_supported(a.dtype, s.redop):
             self._check_reducible("reduce", src, op)
-        s.variant = self.variant("reduce", algorithm, path, cores, partition)
+        s.variant = way(self, "reduce", algorithm, path, cores, partition)
         if s.root == self.g.me:
             if out is None or not fits(src, out, 0):
                 out = self._out_for("reduce", src, out, 1)
@@ -274,7 +299,7 @@ cdef class Collectives(Front):
         memset(&b, 0, sizeof(b))
         look(src, &a)
         self.check_root(root, b"root")
-        s.variant = self.variant("gather", algorithm, path, cores, partition)
+        s.variant = way(self, "gather", algorithm, path, cores, partition)
         s.op = OP_GATHER
         s.root = root
         if s.root == self.g.me:

@@ -3,7 +3,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from strata._core.array cimport Array
 from strata._core.group cimport st_request
 from strata._core.planned cimport PlanHandle
-from strata._core.transfer cimport Transfers
+from strata._core.transfer cimport Draft, Shape, Transfers
 
 cdef enum:
     OP_BARRIER = 0
@@ -18,26 +18,20 @@ cdef enum:
     OP_SCATTER = 9
     OP_ABSTAIN = 11
 
+cdef enum:
+    ST_BINDS = 0x8000  # in the fingerprint of the operation by which members agree on what they bind
 
-cdef struct Shape:
-    # What an operation is, apart from the arrays.
-    uint32_t op
-    uint32_t redop
-    uint32_t root
-    uint32_t fence
-    uint32_t like       # operation whose plan it uses; 0: its own
-    uint64_t count
-    uint64_t mail       # bytes that a contributor would put in its mailbox
-    uint64_t payload    # bytes that this member puts there
-    bint pushes         # peers write to this member's out
-    bint in_place
-    uint32_t variant    # how: 0 is the library's choice, else from Front.variant
+
+cdef struct Way:
+    # How an operation goes, as its plan and its arrays have it.
+    bint mailbox
+    bint sdma
+    bint stage_src
+    bint stage_out
 
 
 cdef class Front(Transfers):
-    cdef bint overlaps(self, bint async_op, object stream) noexcept
     cdef bint outside(self, Array *a) noexcept
-    cdef bint shared(self, object a, object b) except -1
     cpdef uint32_t variant(self, str operation, object algorithm, object path, object cores,
                            object partition) except? 0xffffffff
     cdef object miss(self, Shape *s, st_request *q, uint64_t key, uint32_t itemsize, bint mailbox,
@@ -46,5 +40,11 @@ cdef class Front(Transfers):
     cdef object record(self, Shape *s, Array *src, Array *out, object src_array, object out_array, object result,
                        bint mailbox, bint async_op)
     cdef object submit(self, st_request *r, object keep, object result, bint async_op, object stream)
+    cdef PlanHandle settle(self, Shape *s, Array *src, Array *out, object src_array, object out_array, bint overlap,
+                           object timeout, st_request *q, Way *way)
     cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
-                       object result, object timeout, bint async_op)
+                       object result, object timeout, object async_op)
+    cdef object describe(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
+                         object result, object timeout, Draft d)
+    cdef int agree(self, Draft d) except -1
+    cdef object again(self, Draft d, bint async_op)

@@ -1,12 +1,14 @@
+from collections.abc import Callable
 from typing import Any
 
 from numpy import int64
 from numpy.typing import NDArray
 
 from strata._core.planned import PlanHandle
-from strata._core.transfer import Transfers
+from strata._core.transfer import Draft, Transfers
 
 OPERATIONS: tuple[str, ...]
+BINDS: int
 
 def fingerprint(desc: int, digest: int) -> int: ...
 def digest_of(desc: int) -> int: ...
@@ -26,7 +28,19 @@ class Front(Transfers):
         count: int,
         timeout: float | None,
         async_op: bool,
+        told: int = 0,
     ) -> Any: ...
+    def describe_plan(
+        self,
+        d: Draft,
+        op: int,
+        handle: PlanHandle,
+        by: Callable[[bool], Any],
+        src: NDArray[Any],
+        out: NDArray[Any],
+        count: int,
+        timeout: float | None,
+        told: int,
+    ) -> None: ...
     def abstain(self, timeout: float | None) -> None: ...
-    def check_frames(self, op: int, src: NDArray[Any] | None, out: NDArray[Any]) -> None: ...
     def add_staged(self, nbytes: int) -> None: ...

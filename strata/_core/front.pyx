@@ -10,9 +10,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 
-from strata._core.abi cimport st_ctx, st_mailbox_fits, st_owner
+from strata._core.abi cimport st_mailbox_fits, st_owner
 from strata._core.array cimport RAW, Array, look
 from strata._core.group cimport (
     ST_DESC,
@@ -24,7 +23,7 @@ from strata._core.lanes cimport Lanes, lanes_for
 from strata._core.planned cimport PlanHandle
 from strata._core.space cimport deadline_of
 from strata._core.stream cimport CoreStream, current
-from strata._core.transfer cimport Transfers
+from strata._core.transfer cimport Draft, Shape, Transfers
 from strata._core.work cimport Work
 
 from strata import errors
@@ -33,12 +32,11 @@ from strata._core.names import OPERATIONS
 cnp.import_array()
 
 
-cdef extern from "st_alias.h" nogil:
-    bint st_alias_shared(const st_ctx *ctx, uint64_t a, uint64_t na, uint64_t b, uint64_t nb)
-
-
 cdef enum:
     DIGEST = 49  # in a fingerprint: the bits above the mode say which algorithm
+
+
+BINDS = ST_BINDS
 
 
 def fingerprint(uint64_t desc, uint64_t digest):
@@ -62,6 +60,25 @@ def mailbox_fits(str operation, uint64_t nbytes, uint32_t n, uint64_t mailbox_by
     return bool(mail_fits(OPERATIONS.index(operation), nbytes, n, mailbox_bytes))
 
 
+cdef inline void blank(st_request *r, uint32_t n) noexcept:
+    """Clears a request; of its masks, which are long, as much as there are members."""
+    cdef uint32_t i
+    memset(r, 0, <char *>&r.mask - <char *>r)
+    for i in range((n + 63) >> 6):
+        r.mask[i] = r.late[i] = 0
+
+
+cdef inline void fill(st_request *q, const Shape *s, const Array *src, const Array *out, bint reads, bint writes,
+                      bint mailbox) noexcept:
+    """The arrays of a request, which has all else from settle()."""
+    q.src = src.data
+    q.out = out.data
+    q.solo = q.out_bytes = out.nbytes if writes else 0
+    q.src_bytes = src.nbytes if reads else 0
+    q.payload = s.payload if mailbox else 0
+    q.fence = s.fence
+
+
 cdef class Front(Transfers):
     """Base of Collectives."""
 
@@ -72,44 +89,30 @@ cdef class Front(Transfers):
             return 0
         return self._selector.number(operation, algorithm, path, cores, partition)
 
-    cdef bint overlaps(self, bint async_op, object stream) noexcept:
-        """Whether the caller has other work to do meanwhile: what the choice of a path goes by."""
-        return async_op or stream is not None
-
     cdef bint outside(self, Array *a) noexcept:
         """Whether some of an array's bytes are not in the fabric."""
         return a.nbytes > 0 and st_owner(self.g.ctx, <uint64_t>a.data) < 0
 
-    cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
-                       object result, object timeout, bint async_op):
-        """Runs an operation on arrays that are as it needs them, or asks _prepare for such."""
-        cdef st_request r
-        cdef st_request *q = &r
+    cdef PlanHandle settle(self, Shape *s, Array *src, Array *out, object src_array, object out_array, bint overlap,
+                           object timeout, st_request *q, Way *way):
+        """Finds an operation's plan, and what of its arrays must be staged; fills in q all but arrays and timeout.
+        ``overlap``: the caller has other work to do meanwhile, which is what the choice of a path goes by."""
         cdef uint32_t n = self.g.n
         cdef uint32_t itemsize = src.itemsize if src.itemsize else out.itemsize
         cdef uint32_t dtype = src.dtype if src.dtype else out.dtype
         # An algorithm that was asked for by name may not work from mailboxes: odd variants are those.
         cdef bint mailbox = s.like != 0 or (not s.variant & 1
                                             and mail_fits(s.op, s.mail, n, self.g.mailbox_bytes))
-        cdef bint stage_src, stage_out, overlap, sdma = False, exposed = False
+        cdef bint exposed = False
         cdef uint64_t key
         cdef PlanHandle handle = None
-        stream = None if s.like else current()  # an exchange is the host's
-        self.check_here()
-        if self.context.recorders is not None and self.recorder is not None:
-            if timeout is not None:
-                raise errors.InvalidArgument(f"{OPERATIONS[s.op]}: an operation that is captured has no timeout of its "
-                                             "own: replay() takes one for all", operation=OPERATIONS[s.op])
-            return self.record(s, src, out, src_array, out_array, result, mailbox, async_op)
-        if stream is not None:
-            self.check_queued(src_array, out_array)
-        memset(q, 0, sizeof(st_request))
+        way.sdma = False
         q.desc = ST_DESC(s.op, s.redop, dtype, s.root, mailbox)
         q.count = s.count
         if n > 1 and s.op != OP_BARRIER:
             if mailbox and s.op != OP_BROADCAST:  # whose root has nothing to write, and may not be able to
                 s.in_place = False
-            overlap = not mailbox and self.overlaps(async_op, stream)
+            overlap = overlap and not mailbox
             key = (<uint64_t>s.variant << 40 | <uint64_t>overlap << 39 | <uint64_t>itemsize << 2 | s.in_place << 1
                    | mailbox)
             handle = self.find_plan(q.desc, q.count, key)
@@ -118,29 +121,113 @@ cdef class Front(Transfers):
             q.plan = &handle.c
             q.desc |= handle.digest << DIGEST
             # The DMA engine writes to the fabric alone: unless it was asked for, cores write to other arrays.
-            sdma = handle.sdma and (handle.insists or out_array is None or not self.outside(out))
+            way.sdma = handle.sdma and (handle.insists or out_array is None or not self.outside(out))
             exposed = not mailbox and (s.pushes or handle.exposes_out)
-        stage_src = src_array is not None and (not src.contiguous or (not mailbox and n > 1 and self.outside(src)))
-        stage_out = out_array is not None and (not out.contiguous or ((exposed or sdma) and self.outside(out)) or (
-            exposed and s.redop and out.nbytes > 0 and <uint64_t>out.data % out.itemsize))  # atomics want aligned ones
+        way.mailbox = mailbox
+        way.stage_src = src_array is not None and (not src.contiguous
+                                                   or (not mailbox and n > 1 and self.outside(src)))
+        way.stage_out = out_array is not None and (
+            not out.contiguous or ((exposed or way.sdma) and self.outside(out))
+            or (exposed and s.redop and out.nbytes > 0 and <uint64_t>out.data % out.itemsize))  # for atomics
         if self.g.ctx.vmm and out_array is not None:
             self.check_frames(s.op, src_array, out_array)
-        if stage_src or stage_out:
-            return self._stage(s.op, stage_src, stage_out, mailbox, src_array, out_array, result, timeout,
-                               async_op, s.redop, s.root, s.variant)
-        q.src = src.data
-        q.out = out.data
-        q.solo = q.out_bytes = out.nbytes if out_array is not None else 0
-        q.src_bytes = src.nbytes if src_array is not None else 0
-        q.payload = s.payload if mailbox else 0
-        q.fence = s.fence
-        q.timeout_ns = deadline_of(timeout, self.context)
-        scratch = None if handle is None else self.lend(q, handle.scratch)
-        lanes = self.lanes(q, handle, timeout) if sdma else None
-        if async_op or stream is not None or not st_worker_idle(&self.collectives):
-            return self.submit(q, (src_array, out_array, scratch, handle, lanes), result, async_op, stream)
-        self.run(q, src_array, out_array, scratch, handle)
+        return handle
+
+    cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
+                       object result, object timeout, object async_op):
+        """Runs an operation on arrays that are as it needs them, or asks _stage for such."""
+        cdef st_request r
+        cdef Way way
+        cdef PlanHandle handle
+        cdef bint later = False
+        if async_op is not False:
+            if isinstance(async_op, Draft):
+                return self.describe(s, src, out, src_array, out_array, result, timeout, <Draft>async_op)
+            later = async_op
+        stream = None if s.like else current()  # an exchange is the host's
+        self.check_here()
+        if self.context.recorders is not None and self.recorder is not None:
+            if timeout is not None:
+                raise errors.InvalidArgument(f"{OPERATIONS[s.op]}: an operation that is captured has no timeout of its "
+                                             "own: replay() takes one for all", operation=OPERATIONS[s.op])
+            way.mailbox = s.like != 0 or (not s.variant & 1 and mail_fits(s.op, s.mail, self.g.n,
+                                                                          self.g.mailbox_bytes))
+            return self.record(s, src, out, src_array, out_array, result, way.mailbox, later)
+        if stream is not None:
+            self.check_queued(src_array, out_array)
+        blank(&r, self.g.n)
+        handle = self.settle(s, src, out, src_array, out_array, later or stream is not None, timeout, &r, &way)
+        if way.stage_src or way.stage_out:
+            return self._stage(s.op, way.stage_src, way.stage_out, way.mailbox, src_array, out_array, result, timeout,
+                               later, s.redop, s.root, s.variant)
+        fill(&r, s, src, out, src_array is not None, out_array is not None, way.mailbox)
+        r.timeout_ns = deadline_of(timeout, self.context)
+        scratch = None if handle is None else self.lend(&r, handle.scratch)
+        lanes = self.lanes(&r, handle, timeout) if way.sdma else None
+        if later or stream is not None or not st_worker_idle(&self.collectives):
+            return self.submit(&r, (src_array, out_array, scratch, handle, lanes), result, later, stream)
+        self.run(&r, src_array, out_array, scratch, handle)
         return result
+
+    # ---- bound operations (binding.pyx) -------------------------------------------------
+
+    cdef object describe(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
+                         object result, object timeout, Draft d):
+        """What launch() would do is kept in a draft, for calls to come."""
+        cdef Way way
+        cdef PlanHandle handle
+        self.check_here()
+        memset(&d.request, 0, sizeof(st_request))
+        d.request.timeout_ns = deadline_of(timeout, self.context)
+        handle = self.settle(s, src, out, src_array, out_array, False, timeout, &d.request, &way)
+        d.ready = not (d.anew or way.stage_src or way.stage_out)
+        if d.ready:
+            fill(&d.request, s, src, out, src_array is not None, out_array is not None, way.mailbox)
+            d.scratch = None if handle is None else self.lend(&d.request, handle.scratch)
+            d.lanes = self.lanes(&d.request, handle, timeout) if way.sdma else None
+        d.group, d.handle, d.shape, d.a, d.b = self, handle, s[0], src[0], out[0]
+        d.src, d.out, d.result, d.timeout = src_array, out_array, result, timeout
+        return result
+
+    def describe_plan(self, Draft d, uint32_t op, PlanHandle handle, by, src, out, uint64_t count, timeout,
+                      uint32_t told):
+        """describe() for an operation of several steps, by run_plan(): a call is ``by(async_op)``."""
+        look(src, &d.a)
+        look(out, &d.b)
+        memset(&d.request, 0, sizeof(st_request))
+        d.request.desc = ST_DESC(op, 0, d.a.dtype, told, 0) | handle.digest << DIGEST
+        d.request.count = count
+        d.request.timeout_ns = deadline_of(timeout, self.context)
+        d.group, d.by, d.src, d.out, d.result = self, by, src, out, out
+
+    cdef int agree(self, Draft d) except -1:
+        """Returns when all members have bound the same, and this one has mapped what they have; CollectiveMismatch on
+        all of them if they have not."""
+        cdef st_request r
+        if self.g.n == 1:
+            return 0
+        memset(&r, 0, sizeof(r))
+        r.desc = d.request.desc | ST_BINDS
+        r.count = d.request.count
+        r.fence = 1
+        r.timeout_ns = d.request.timeout_ns
+        if st_worker_idle(&self.collectives):
+            self.run(&r, None, None, None, None)
+        else:
+            self.submit(&r, None, None, False, None)
+        return 0
+
+    cdef object again(self, Draft d, bint async_op):
+        """A call of what a draft describes, with all that a call looks at, but its arguments."""
+        cdef Shape s = d.shape
+        cdef Array a = d.a, b = d.b
+        cdef object src = d.src
+        if d.by is not None:
+            return d.by(async_op)
+        if d.anew:
+            src = self._copy_of(src) if self.recorder is None else self.recorder.copy_of(self, src)
+            look(src, &a)
+        return self.launch(&s, &a, &b, src, d.out, d.result, d.timeout, async_op)
 
     cdef object record(self, Shape *s, Array *src, Array *out, object src_array, object out_array, object result,
                        bint mailbox, bint async_op):
@@ -249,15 +336,17 @@ cdef class Front(Transfers):
         self.launch(&s, &a, &b, record, table, table, timeout, False)
         return table
 
-    def run_plan(self, uint32_t op, PlanHandle handle, src, out, uint64_t count, timeout, bint async_op):
-        """Runs a plan made for this call on fabric (or own) arrays that are as it needs them."""
+    def run_plan(self, uint32_t op, PlanHandle handle, src, out, uint64_t count, timeout, bint async_op,
+                 uint32_t told=0):
+        """Runs a plan made for this call on fabric (or own) arrays that are as it needs them.  ``told``: what else
+        members must agree on, in 16 bits."""
         cdef st_request r
         cdef Array a, b
         memset(&r, 0, sizeof(r))
         look(src, &a)
         look(out, &b)
         self.check_here()
-        r.desc = ST_DESC(op, 0, a.dtype, 0, 0) | handle.digest << DIGEST
+        r.desc = ST_DESC(op, 0, a.dtype, told, 0) | handle.digest << DIGEST
         r.count = count
         r.src = a.data
         r.out = b.data
@@ -291,28 +380,6 @@ cdef class Front(Transfers):
                 self.submit(&r, None, None, False, None)
         except errors.CollectiveMismatch:
             pass
-
-    def check_frames(self, uint32_t op, src, out):
-        """ValueError if the arrays, though apart from each other, lie on the same frames of
-        physical memory, or the output has a frame twice (mappings made with strata.vmm)."""
-        if not self.g.ctx.vmm:
-            return
-        what = None
-        if src is not None and src is not out and not np.may_share_memory(src, out) and self.shared(src, out):
-            what = "input and output are"
-        elif self.shared(out, out):
-            what = "parts of the output are"
-        if what:
-            raise ValueError(f"{OPERATIONS[op]}: {what} the same physical memory under two addresses (strata.vmm "
-                             "mapped a handle twice); use arrays on memory of their own")
-
-    cdef bint shared(self, object a, object b) except -1:
-        cdef uint64_t low_a, high_a, low_b, high_b
-        low_a, high_a = byte_bounds(a)
-        low_b, high_b = byte_bounds(b)
-        return (low_a < high_a and low_b < high_b and st_owner(self.g.ctx, low_a) >= 0
-                and st_owner(self.g.ctx, low_b) >= 0
-                and st_alias_shared(self.g.ctx, low_a, high_a - low_a, low_b, high_b - low_b))
 
     def add_staged(self, uint64_t nbytes):
         """Counts bytes copied between a user's array and fabric memory."""

@@ -52,7 +52,24 @@ cdef extern from "st_item.h" nogil:
     void st_channel_open(st_group *g, uint32_t dst, uint64_t va)
 
 
+cdef extern from *:
+    """
+    #include "st_worker.h"
+
+    /* st_group_acquire, if that needs no wait. */
+    static inline int st_group_take(struct st_group *g)
+    {
+        if (pthread_mutex_trylock(&g->lock) != 0)
+            return 0;
+        g->policy = g->ctx->wait;
+        return 1;
+    }
+    """
+    bint st_group_take(st_group *g) nogil
+
+
 cdef enum:
+    ALONE = 1 << 15  # bytes that a group of one copies without letting go of the interpreter
     SLOTS = 256
     MAX_PLANS = 1024
 
@@ -230,6 +247,12 @@ cdef class CoreGroup(Membership):
     cdef object run(self, st_request *r, object src, object out, object scratch, PlanHandle handle):
         """Runs a request on these arrays to its end; raises what went wrong.  ``handle``: of its plan, or None."""
         cdef int rc
+        if self.g.n == 1 and r.solo <= ALONE and st_group_take(&self.g):  # it waits for nobody
+            rc = st_collective(&self.g, r)
+            st_group_release(&self.g)
+            if rc != ST_OK:
+                self.failed(rc, r, (src, out, scratch))
+            return None
         with nogil:
             rc = st_group_acquire(&self.g, &self.g.ctx.wait, r.timeout_ns)
             if rc == ST_OK:
@@ -241,29 +264,32 @@ cdef class CoreGroup(Membership):
 
     cdef object failed(self, int status, st_request *r, object arrays):
         """Raises the error of a request.  _failed() of the subclass finds the words."""
+        cdef st_request f = r[0]
         cdef uint32_t i
-        if r.nlate:
-            closing.quarantine(self, <size_t>&self.g, r.number, (<char *>r.late)[:sizeof(r.late)], arrays)
+        for i in range((self.g.n + 63) >> 6, ST_MASK_WORDS):  # the fronts clear no more than that
+            f.mask[i] = f.late[i] = 0
+        memset(&r.phase, 0, sizeof(st_request) - (<char *>&r.phase - <char *>r))  # it may be used again
+        if f.nlate:
+            closing.quarantine(self, <size_t>&self.g, f.number, (<char *>f.late)[:sizeof(f.late)], arrays)
         lines = []
-        if r.lines != NULL:
-            lines = [(r.lines[2 * i], r.lines[2 * i + 1]) for i in range(self.g.n)]
-            free(r.lines)
-            r.lines = NULL
+        if f.lines != NULL:
+            lines = [(f.lines[2 * i], f.lines[2 * i + 1]) for i in range(self.g.n)]
+            free(f.lines)
         elif status == ST_EMISMATCH:
             raise MemoryError
         if status == ST_EINTR:
             st_raise_pending()
         self._failed(status, {
-            "desc": r.desc,
-            "number": r.number,
-            "phase": r.phase,
-            "failed_number": r.failed_number,
-            "failed_desc": r.failed_desc,
-            "failed_by": r.failed_by,
-            "members": members_of(r.mask, self.g.n),
-            "late": members_of(r.late, self.g.n),
-            "errno": r.err,
-            "refused": (None, "input", "output")[r.refused],
+            "desc": f.desc,
+            "number": f.number,
+            "phase": f.phase,
+            "failed_number": f.failed_number,
+            "failed_desc": f.failed_desc,
+            "failed_by": f.failed_by,
+            "members": members_of(f.mask, self.g.n),
+            "late": members_of(f.late, self.g.n),
+            "errno": f.err,
+            "refused": (None, "input", "output")[f.refused],
             "lines": lines,
         })
         raise AssertionError("_failed must raise")

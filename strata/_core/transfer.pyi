@@ -4,6 +4,8 @@ from numpy.typing import NDArray
 
 from strata._core.group import CoreGroup
 
+class Draft: ...
+
 class Transfers(CoreGroup):
     def send(
         self,
@@ -24,3 +26,4 @@ class Transfers(CoreGroup):
         async_op: bool = False,
     ) -> Any: ...
     def check_queued(self, *arrays: NDArray[Any] | None) -> None: ...
+    def check_frames(self, op: int, src: NDArray[Any] | None, out: NDArray[Any]) -> None: ...

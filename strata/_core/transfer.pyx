@@ -3,7 +3,10 @@
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-from strata._core.abi cimport ST_OK, st_owner
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from strata._core.abi cimport ST_OK, st_ctx, st_owner
 from strata._core.array cimport Array, look
 from strata._core.group cimport (
     ST_DESC,
@@ -19,6 +22,11 @@ from strata._core.stream cimport CoreStream, current
 from strata._core.work cimport Work
 
 from strata import errors
+from strata._core.names import OPERATIONS
+
+
+cdef extern from "st_alias.h" nogil:
+    bint st_alias_shared(const st_ctx *ctx, uint64_t a, uint64_t na, uint64_t b, uint64_t nb)
 
 
 cdef extern from "st_p2p.h" nogil:
@@ -28,6 +36,10 @@ cdef extern from "st_p2p.h" nogil:
 
 cdef enum:
     OP_SEND = 10
+
+
+cdef class Draft:
+    pass
 
 
 cdef class Transfers(CoreGroup):
@@ -65,13 +77,42 @@ cdef class Transfers(CoreGroup):
                 raise errors.InvalidArgument("on a stream arrays must be fabric memory, and this one is not: make it "
                                              "with strata.empty or its like, or call outside the stream")
 
+    def check_frames(self, uint32_t op, src, out):
+        """ValueError if the arrays, though apart from each other, lie on the same frames of
+        physical memory, or the output has a frame twice (mappings made with strata.vmm)."""
+        if not self.g.ctx.vmm:
+            return
+        what = None
+        if src is not None and src is not out and not np.may_share_memory(src, out) and self.shared(src, out):
+            what = "input and output are"
+        elif self.shared(out, out):
+            what = "parts of the output are"
+        if what:
+            raise ValueError(f"{OPERATIONS[op]}: {what} the same physical memory under two addresses (strata.vmm "
+                             "mapped a handle twice); use arrays on memory of their own")
+
+    cdef bint shared(self, object a, object b) except -1:
+        cdef uint64_t low_a, high_a, low_b, high_b
+        low_a, high_a = byte_bounds(a)
+        low_b, high_b = byte_bounds(b)
+        return (low_a < high_a and low_b < high_b and st_owner(self.g.ctx, low_a) >= 0
+                and st_owner(self.g.ctx, low_b) >= 0
+                and st_alias_shared(self.g.ctx, low_a, high_a - low_a, low_b, high_b - low_b))
+
     cdef object start(self, bint receive, object array, object peer, object tag, object timeout,
-                      bint async_op):
+                      object async_op):
         cdef st_transfer t
         cdef Array a
         cdef uint64_t ns
+        cdef bint later = False, fits
+        cdef Draft draft = None
         cdef object temporary = array
-        stream = current()
+        if async_op is not False:
+            if isinstance(async_op, Draft):
+                draft = <Draft>async_op
+            else:
+                later = async_op
+        stream = current() if draft is None else None
         self.check_here()
         self.uncapturable("recv" if receive else "send")
         look(array, &a)
@@ -82,9 +123,10 @@ cdef class Transfers(CoreGroup):
             raise ValueError("recv: the array is read-only")
         if stream is not None:
             self.check_queued(array)
-        if not a.contiguous or (not receive and a.nbytes > ST_EAGER_BYTES and peer != self.rank
-                                and st_owner(self.g.ctx, <uint64_t>a.data) < 0):
-            # A receiver may have any memory: it alone writes there.
+        # A receiver may have any memory: it alone writes there.
+        fits = a.contiguous and (receive or a.nbytes <= ST_EAGER_BYTES or peer == self.rank
+                                 or st_owner(self.g.ctx, <uint64_t>a.data) >= 0)
+        if not fits and draft is None:
             temporary = self._temporary(array, receive)
             look(temporary, &a)
         ns = deadline_of(timeout, self.context)
@@ -98,7 +140,12 @@ cdef class Transfers(CoreGroup):
         t.buf = a.data
         if not receive:
             self.open_channel(t.peer)
-        return self.carry(&t, array, temporary, ns, async_op, stream)
+        if draft is None:
+            return self.carry(&t, array, temporary, ns, later, stream)
+        draft.group, draft.message, draft.ready, draft.transfer, draft.ns = self, True, fits, t, ns
+        draft.a = draft.b = a
+        draft.src, draft.out = (None, array) if receive else (array, None)
+        draft.timeout, draft.result = timeout, draft.out
 
     cdef object make_work(self):
         """Of an operation that is handed to a thread."""
