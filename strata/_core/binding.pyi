@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, overload
 
 from strata._core.group import CoreGroup
 from strata._core.transfer import Draft
