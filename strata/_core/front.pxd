@@ -40,8 +40,8 @@ cdef class Front(Transfers):
     cdef object record(self, Shape *s, Array *src, Array *out, object src_array, object out_array, object result,
                        bint mailbox, bint async_op)
     cdef object submit(self, st_request *r, object keep, object result, bint async_op, object stream)
-    cdef PlanHandle settle(self, Shape *s, Array *src, Array *out, object src_array, object out_array, bint overlap,
-                           object timeout, st_request *q, Way *way)
+    cdef object settle(self, Shape *s, Array *src, Array *out, object src_array, object out_array, bint overlap,
+                       object timeout, st_request *q, Way *way)
     cdef object launch(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
                        object result, object timeout, object async_op)
     cdef object describe(self, Shape *s, Array *src, Array *out, object src_array, object out_array,

@@ -93,8 +93,8 @@ cdef class Front(Transfers):
         """Whether some of an array's bytes are not in the fabric."""
         return a.nbytes > 0 and st_owner(self.g.ctx, <uint64_t>a.data) < 0
 
-    cdef PlanHandle settle(self, Shape *s, Array *src, Array *out, object src_array, object out_array, bint overlap,
-                           object timeout, st_request *q, Way *way):
+    cdef object settle(self, Shape *s, Array *src, Array *out, object src_array, object out_array, bint overlap,
+                       object timeout, st_request *q, Way *way):
         """Finds an operation's plan, and what of its arrays must be staged; fills in q all but arrays and timeout.
         ``overlap``: the caller has other work to do meanwhile, which is what the choice of a path goes by."""
         cdef uint32_t n = self.g.n

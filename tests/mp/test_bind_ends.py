@@ -291,7 +291,7 @@ def late(group):
     assert (op() == k.size).all()
 
 
-@pytest.mark.reports(maybe=["deadlock", "mismatch"], why="a member waits for others that do not come, until its timeout")
+@pytest.mark.reports(maybe=["deadlock", "mismatch"], why="it waits for others until its timeout")
 def test_timeout(peers):
     peers.run(late)
 
