@@ -47,7 +47,7 @@ def shrink(group: Any, timeout: float | None) -> Any:
 def grow(group: Any, ranks: Iterable[int] | None, timeout: float | None) -> Any:
     """See Group.grow."""
     context = group.context
-    if group.track is not None:
+    if context.config.clock:
         raise errors.InvalidArgument("grow: virtual clocks of dies that come later are not defined; run without",
                                      group=group.name, operation="grow")  # fmt: skip
     wanted = _wanted(group, ranks)

@@ -80,11 +80,8 @@ class Accesses:
 
     def _access(self, task: Task, span: Range, access: Access) -> None:
         found, clock = _Found(), task.clock
-        lo, size = span.lo, span.hi - span.lo
-        if size:
-            for _ in range(span.n):
-                self.shadow.access(lo, lo + size, access, clock, found, found)
-                lo += span.step
+        if span.hi > span.lo:
+            self.shadow.access(span, access, clock, found, found)
         for old, (a, b) in found.all.items():
             if old.kind in (ALLOC, FREE):
                 self._reports.add(findings.unowned(access, old, a, b, self._memory, old.before(clock)))

@@ -12,7 +12,6 @@ gets, it gets after the root has come.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -43,10 +42,10 @@ from strata.checking.events import (
     Wait,
 )  # fmt: skip
 from strata.checking.flags import Flags, words
-from strata.checking.operations import LATER, OK, Record, title
+from strata.checking.operations import FORMING, LATER, OK, TIMEOUT, Record, title
 from strata.checking.places import UNKNOWN, Doing, Place
 from strata.checking.reports import Reports
-from strata.checking.tasks import Die, Task
+from strata.checking.tasks import Die, Task, Tasks
 
 __all__ = ["Job"]
 
@@ -55,24 +54,20 @@ _ANYWHERE = (Leak, End, ViewEnd)  # of the die rather than of a task
 SWEEP = 4096  # events between two looks for what can be forgotten, at least
 
 
-class Job:
+class Job(Tasks):
     """All of one job.  ``reports`` grows as events are fed; ``pending`` events wait for others."""
 
     def __init__(self, name: str = "") -> None:
+        super().__init__()
         self.name = name
         self.size = 0
-        self.dies: dict[int, Die] = {}  # by rank: the last process of that rank
         self.reports = Reports(name)
-        self.pending = 0
         self.forced = 0  # events that were analysed without what they waited for
         self.accesses = Accesses(self.reports)
         self.flags = Flags()
         self.arrivals = Arrivals(self)
-        self._old: list[Die] = []  # processes whose rank another has by now, with events that wait
         self._slots = Slots()
         self._live: set[Task] = set()
-        self._ready: deque[Task] = deque()
-        self._seen = 0
         self._sweep_at = SWEEP
         self._do: dict[type, Callable[[Task, Any, Any], bool]] = {
             Acc: self._acc, Alloc: self._alloc, Free: self._free, Fork: self._fork, Join: self._join,
@@ -110,9 +105,6 @@ class Job:
         """Who waits for a die that has ended may go on."""
         self._ready += [task for task in self._tasks() if task.queue or task.closing]
         self._run()
-
-    def _tasks(self) -> list[Task]:
-        return [task for die in (*self._old, *self.dies.values()) for task in die.tasks.values()]
 
     def over(self) -> bool:
         """Whether all dies of the job have come and gone."""
@@ -164,11 +156,6 @@ class Job:
         self._ready.append(child)
         return child
 
-    def _put(self, task: Task, event: Event, about: Any) -> None:
-        task.queue.append((event, about))
-        task.die.pending += 1
-        self.pending += 1
-
     def _unknown(self, die: Die, number: int) -> Task:
         """A task of which nothing was heard: it began after what task 0 has done so far."""
         task = die.tasks[number] = Task(die, number)
@@ -197,13 +184,6 @@ class Job:
         if task.joiners:
             self._ready += task.joiners
             task.joiners.clear()
-
-    def _next(self, task: Task) -> None:
-        task.queue.popleft()
-        task.stage = 0
-        task.die.pending -= 1
-        self.pending -= 1
-        self._seen += 1
 
     def _start(self, task: Task) -> None:
         task.slot = self._slots.start(task.die.number, task.clock)
@@ -250,18 +230,24 @@ class Job:
         return True
 
     def _join(self, task: Task, event: Join, child: Task) -> bool:
-        if not child.done and not (event.failed and child.started and self._fail(child)):
+        if not child.done and not (event.failed and child.started and self._drain(child)):
             child.joiners.append(task)
             return False
         acquire(task.clock, child.clock)
         self._synced(task, f"the end of task {child.number}", event.site)
         return True
 
-    def _fail(self, task: Task) -> bool:
-        """It has ended with an error, and does not come to what it waits for; True."""
+    def _drain(self, task: Task, posts: bool = True) -> bool:
+        """It has failed, and does not come to what it waits for; True.  ``posts``: what comes after it goes on."""
         while task.queue:
             event, record = task.queue[0]
-            if isinstance(event, Op):
+            if isinstance(event, Post):
+                if posts:
+                    self._post(task, event, None)
+            elif isinstance(event, Take):
+                if self.flags.reached(event.key, event.value):
+                    self.flags.take(event.key, event.value, task.clock, task)
+            elif isinstance(event, Op):
                 record.clocks.setdefault(task.die.rank, dict(task.clock))
                 self._ready += record.waiters
                 record.waiters.clear()
@@ -282,6 +268,10 @@ class Job:
         return True
 
     def _take(self, task: Task, event: Take, _about: Any) -> bool:
+        if event.failed and not self.flags.reached(event.key, event.value):
+            for other in [t for t in task.die.tasks.values() if t.started]:
+                if any(isinstance(e, Post) and e.key == event.key and e.value <= event.value for e, _ in other.queue):
+                    self._drain(other)
         if not self.flags.take(event.key, event.value, task.clock, task):
             return False
         self._synced(task, f"a wait for {words(event.key)}", event.site)
@@ -289,12 +279,20 @@ class Job:
 
     def _op(self, task: Task, event: Op, record: Record) -> bool:
         rank = task.die.rank
+        status = record.statuses.get(rank)
+        if event.op in FORMING:
+            if any(tried is event for tried in record.given_up):
+                return True
+            if status is None and not task.die.gone:
+                return False  # others have what it knows at its last try, and only its end says which that is
+            if status == TIMEOUT:
+                self._left(record, rank)
+                return True
         if task.stage == 0:
             record.clocks[rank] = task.release()
             task.stage = 1
             self._ready += record.waiters
             record.waiters.clear()
-        status = record.statuses.get(rank)
         if status is None and not task.die.gone:
             return False  # its opend is on the way; feed() comes back to this task
         if status not in (OK, LATER):
@@ -328,12 +326,8 @@ class Job:
     def _never(self, record: Record, rank: int) -> bool:
         """Whether a member will not come to an operation any more."""
         die = self.dies.get(rank)
-        return rank not in record.arrived and die is not None and (die.gone or die.ended)
-
-    def _acquire_all(self, task: Task) -> None:
-        """The order is not known: no report may come of that."""
-        for other in self._tasks():
-            acquire(task.clock, other.clock)
+        came = rank in record.arrived and not (record.statuses.get(rank) == TIMEOUT and record.key[1])
+        return not came and die is not None and (die.gone or die.ended)
 
     def _acc(self, task: Task, event: Acc, _about: Any) -> bool:
         self.accesses.access(task, event)
@@ -369,8 +363,8 @@ class Job:
         waiting = [task for task in self._tasks() if task.queue and task.started]
         if not waiting:
             return False
-        # What it would have learnt is not known, so it is taken to know everything.
-        task = max(waiting, key=lambda t: len(t.queue))
+        # What it would have learnt is not known, so it is taken to know everything.  First those for whom others wait.
+        task = max(waiting, key=lambda t: (not isinstance(t.queue[0][0], Join), len(t.queue)))
         self._acquire_all(task)
         self._next(task)
         self.forced += 1
@@ -386,6 +380,10 @@ class Job:
         broken = any(die.broken for die in self.dies.values())
         for die in list(self.dies.values()):
             self.leave(die)
+        while vain := self.flags.vain(self._tasks()):
+            for task in vain:
+                self._drain(task, posts=False)
+            self._run()
         while self.force():
             pass
         for key, number, rank, place in self.flags.messages():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from strata.checking import findings
 from strata.checking.events import BadEvent, End, Event, Free, Op, OpEnd, Post, ViewEnd, Wait
 from strata.checking.findings import Blocked
-from strata.checking.operations import LATER, OK, Record, key_of, title
+from strata.checking.operations import LATER, MISMATCH, NOTHING, OK, TIMEOUT, Record, key_of, title
 from strata.checking.places import UNKNOWN, Place
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Arrivals:
         self._records: dict[tuple[str, bool, int], Record] = {}
         self._past: deque[Record] = deque()
         self._late: list[tuple[Record, Blocked, list[Blocked]]] = []  # timeouts: who, for whom
+        self._unlike: dict[Record, int] = {}  # whose members do not agree, and who was the first to hear it
         self._told: dict[int, list[Wait | Record | None]] = {}  # of each process, what it hangs in as was reported
 
     def __len__(self) -> int:
@@ -48,7 +49,7 @@ class Arrivals:
         if isinstance(event, Op):
             return self._came(die, task, event)
         if isinstance(event, OpEnd):
-            if event.status == "CollectiveTimeout":
+            if event.status == TIMEOUT:
                 self.check(now, 0.0)  # as long as it is seen to wait
             return self._ended(die, event)
         if isinstance(event, Wait):
@@ -67,7 +68,9 @@ class Arrivals:
         if record is None:
             record = self._records[key] = Record(key, op.members)
         if rank in record.arrived:
-            raise BadEvent(f"{title(op)} comes a second time")
+            if record.statuses.get(rank, OK) in (OK, LATER):
+                raise BadEvent(f"{title(op)} comes a second time")
+            record.again(rank)
         record.arrived[rank] = (op, die.place(op.site))
         record.tasks[rank] = task
         die.open.setdefault((op.group, op.n), []).append(record)
@@ -75,7 +78,8 @@ class Arrivals:
         first, (known, _) = next(iter(record.arrived.items()))
         if (known.op, known.root) != (op.op, op.root) and not record.reported:
             record.reported = True
-            self._job.reports.add(findings.mismatch(record, first, rank))
+            if NOTHING not in (known.op, op.op):
+                self._job.reports.add(findings.mismatch(record, first, rank))
         return record
 
     def _ended(self, die: Die, event: OpEnd) -> Task | None:
@@ -123,26 +127,35 @@ class Arrivals:
     def _failed(self, die: Die, record: Record, status: str) -> None:
         rank = die.rank
         op, place = record.arrived[rank]
-        if status == "CollectiveMismatch" and not record.reported:
-            sizes = {m: [(r.hi - r.lo) * r.n for r in (*o.reads, *o.writes)] for m, (o, _) in record.arrived.items()}
-            other = next((m for m in sizes if sizes[m] != sizes[rank]), None)
-            if other is None and not record.missing():
-                other = next((m for m in sizes if m != rank), None)
-            if other is not None:
-                record.reported = True
-                first, second = sorted((other, rank))
-                self._job.reports.add(findings.mismatch(record, first, second, status))
+        if status == MISMATCH and not record.reported:
+            self._unlike.setdefault(record, rank)
+        if record in self._unlike:
+            if all(record.statuses.get(m, LATER) != LATER for m in record.members):
+                self._differs(record)
             return
         missing = [m for m in record.missing() if m in self._job.dies]
         if not missing or record.reported:
             return
         waiter = Blocked(rank, title(op), place, missing, task=op.t)
-        if status == "CollectiveTimeout":
+        if status == TIMEOUT:
             self._late.append((record, waiter, [self._seen(m) for m in missing]))
             return
         ended = [m for m in missing if self._job.dies[m].ended]
         if ended and not any(self._job.dies[m].broken for m in missing):
             self._job.reports.add(findings.deadlock([waiter, self._gone(ended[0])]))
+
+    def _differs(self, record: Record) -> None:
+        """Members have heard that they do not agree: by an error of one of them, or of the program's making."""
+        rank = self._unlike.pop(record)
+        own = [m for m, status in record.statuses.items() if status not in (OK, LATER, MISMATCH)]
+        if own or record.reported or record.missing():
+            return
+        record.reported = True
+        sizes = {m: [(r.hi - r.lo) * r.n for r in (*o.reads, *o.writes)] for m, (o, _) in record.arrived.items()}
+        others = [m for m in sizes if m != rank]
+        if others:
+            first, second = sorted((next((m for m in others if sizes[m] != sizes[rank]), others[0]), rank))
+            self._job.reports.add(findings.mismatch(record, first, second, MISMATCH))
 
     def _gone(self, rank: int) -> Blocked:
         ended = self._job.dies[rank].ended
@@ -259,7 +272,9 @@ class Arrivals:
         return self._job.reports.add(findings.deadlock(links))
 
     def finish(self) -> None:
-        """The job is over: timeouts whose missing members never came are reported now."""
+        """The job is over: timeouts whose missing members never came are reported now, and what somebody heard of."""
+        for record in list(self._unlike):
+            self._differs(record)
         for record, waiter, missing in self._late:
             never = [link for link in missing if link.rank not in record.arrived]
             if never and not any(tail is record for told in self._told.values() for tail in told):

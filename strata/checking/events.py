@@ -131,12 +131,13 @@ class Unpost(NamedTuple):
 
 
 class Take(NamedTuple):
-    """A flag was seen at ``value`` or above."""
+    """A flag was seen at ``value`` or above; ``failed``: what would raise it has failed, and nothing of it goes on."""
 
     t: int
     key: str
     value: int
     site: int
+    failed: bool
 
 
 class Op(NamedTuple):
@@ -328,7 +329,8 @@ _READERS: dict[str, Callable[[_Fields, int], Event]] = {
     "done": lambda f, t: Done(t),
     "post": _post,
     "unpost": lambda f, t: Unpost(t, f.text("key"), f.number("value")),
-    "take": lambda f, t: Take(t, f.text("key"), f.number("value"), f.number("site", -1, -1)),
+    "take": lambda f, t: Take(t, f.text("key"), f.number("value"), f.number("site", -1, -1),
+                              bool(f.number("failed", 0))),  # fmt: skip
     "op": _op,
     "opend": lambda f, t: OpEnd(t, f.text("group"), f.number("n"), f.text("status"), f.text("op", "")),
     "wait": _wait,

@@ -5,15 +5,20 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strata.checking.clocks import Clock, acquire
+from strata.checking.events import Post, Take
 from strata.checking.places import Place
+
+if TYPE_CHECKING:
+    from strata.checking.tasks import Task
 
 __all__ = ["Flag", "Flags", "words"]
 
 MOST = 1 << 16  # flags that are remembered although everybody knows all of their posts
 MESSAGE = "p2p:"  # keys of messages
+NEVER = ("p2p:", "stream:")  # what a task of its own may wait for in vain
 WORD = "flag:"  # keys of flags in memory; an address follows
 
 
@@ -149,6 +154,20 @@ class Flags:
     def messages(self) -> list[tuple[str, int, int, Place]]:
         """Those that nobody has taken: key, number, sender, place."""
         return [(key, n, *sent) for key, flag in self._flags.items() for n, sent in flag.sites.items()]
+
+    def vain(self, tasks: list[Task]) -> list[Task]:
+        """Those that go on without the program, and have not gone on: no message came, and none is on its way.
+
+        A program's thread tells of a message when it has come; a task of its own begins with the wait for it.
+        """
+        coming = {event.key for task in tasks for event, _ in task.queue if isinstance(event, Post)}
+        waits = [(task, task.queue[0][0]) for task in tasks if task.number and task.queue]
+        return [
+            task
+            for task, event in waits
+            if isinstance(event, Take) and event.key.startswith(NEVER) and event.key not in coming
+            and not self.reached(event.key, event.value)
+        ]  # fmt: skip
 
     def drop(self, known: Clock) -> None:
         """Forgets what all tasks know, and the oldest keys of which there is nothing else."""

@@ -36,7 +36,8 @@ class CheckedGroup(Clocked, Group):
 
     def _form(self, members: list[int], what: Any, name: str, timeout: float | None) -> Group:
         """As an operation of the new group, of its members alone."""
-        told, key = self.track.told, hashlib.blake2b(repr(what).encode(), key=self._key, digest_size=16).hexdigest()
+        told = self.track.told
+        key = told.again + hashlib.blake2b(repr(what).encode(), key=self._key, digest_size=16).hexdigest()
         ranks = tuple(self.ranks[m] for m in members)
         told.event("op", group=key, name=name, n=0, op=what[0], members=ranks, root=None, reads=[], writes=[],
                    site=told.sites.here(), ts=0.0)  # fmt: skip

@@ -178,6 +178,8 @@ class Lane:
 
     @last.setter
     def last(self, item: Any) -> None:  # None: the stream begins anew after a failure
+        if self.queue.issued:
+            self.told.event("take", key=self.queue.key, value=self.queue.issued, failed=1)
         self.known(self.queue.issued)
 
     def place(self) -> Place:
@@ -224,7 +226,8 @@ class Track:
     """A group's operations: the members call them in one order, and count them alike."""
 
     def __init__(self, told: Recorder, name: str, key: bytes, ranks: tuple[int, ...], opened: Open) -> None:
-        self.told, self.name, self.key, self.ranks, self.open = told, name, key.hex(), ranks, opened
+        self.told, self.name, self.ranks, self.open = told, name, ranks, opened
+        self.key = told.again + key.hex()
         self.me = ranks.index(told.rank)
         self.issued = 0
         self.turn = threading.RLock()  # of threads that share the group

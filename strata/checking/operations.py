@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from strata._core.names import OPERATIONS
 from strata.checking.clocks import Clock
 from strata.checking.events import Op
 from strata.checking.places import Place
 
-__all__ = ["FORMING", "LATER", "OK", "ROOT_FIRST", "ROOT_LAST", "Record", "key_of"]
+__all__ = ["FORMING", "LATER", "MISMATCH", "NOTHING", "OK", "ROOT_FIRST", "ROOT_LAST", "TIMEOUT", "Record", "key_of"]
 
-OK, LATER = "ok", "later"
+OK, LATER, TIMEOUT, MISMATCH = "ok", "later", "CollectiveTimeout", "CollectiveMismatch"
+NOTHING = OPERATIONS[-1]  # what a die does in the place of an operation that is an error of its own there
 ROOT_FIRST = frozenset({"broadcast", "scatter"})  # root before -> all after
 ROOT_LAST = frozenset({"reduce", "gather"})  # all before -> root after
 FORMING = frozenset({"split", "subgroup", "shrink", "grow"})  # numbered apart from what the new group does
@@ -26,7 +28,7 @@ def key_of(group: str, op: str, n: int) -> Key:
 class Record:
     """One operation, from the first member that comes to it until the last has left it."""
 
-    __slots__ = ("arrived", "clocks", "key", "left", "members", "reported", "statuses", "tasks", "waiters")
+    __slots__ = ("arrived", "clocks", "given_up", "key", "left", "members", "reported", "statuses", "tasks", "waiters")
 
     def __init__(self, key: Key, members: tuple[int, ...]) -> None:
         self.key = key
@@ -37,11 +39,19 @@ class Record:
         self.clocks: dict[int, Clock] = {}  # what members knew when they came
         self.left: set[int] = set()
         self.waiters: list[Any] = []
+        self.given_up: list[Op] = []  # of members that came once more afterwards
         self.reported = False  # that its members do not agree
 
     def missing(self) -> list[int]:
         """Members that have not come, as far as events tell."""
         return [rank for rank in self.members if rank not in self.arrived]
+
+    def again(self, rank: int) -> None:
+        """A member whose first try has failed comes once more: only forming a group is tried again as the same one."""
+        self.given_up.append(self.arrived.pop(rank)[0])
+        del self.statuses[rank]
+        self.clocks.pop(rank, None)
+        self.left.discard(rank)
 
     def needs(self, op: Op, rank: int) -> tuple[int, ...]:
         """Those whose coming is ordered before the end of the operation at ``rank``."""

@@ -28,12 +28,13 @@ from strata.checking.sites import Sites
 __all__ = ["Recorder", "current", "start", "stop"]
 
 PIECE = 1 << 16  # bytes that are sent at once, if nothing blocks before
-PATIENCE = 30.0  # seconds in which the analyser must take something
+PATIENCE = 120.0  # seconds in which the analyser must take something
 LAST = 5.0  # seconds that it has for its answer at the end
 RANGES = 4096  # that wait to be merged, of one line
 Range = tuple[int, ...]  # of strata.checking.ranges
 
 _current: Recorder | None = None
+_times = 0  # that this process has joined a job
 
 
 def current() -> Recorder | None:
@@ -43,7 +44,8 @@ def current() -> Recorder | None:
 
 def start(context: Context) -> Recorder:
     """Of a die that has just joined."""
-    global _current
+    global _current, _times
+    _times += 1
     _current = made = Recorder(context, context.config.check)
     return made
 
@@ -57,8 +59,8 @@ def stop() -> None:
 
 
 def _after_fork() -> None:
-    global _current
-    found, _current = _current, None
+    global _current, _times
+    found, _current, _times = _current, None, 0
     if found is not None:
         found.forget()
 
@@ -71,6 +73,7 @@ class Recorder:
 
     def __init__(self, context: Context, name: str) -> None:
         self.context, self.rank = context, context.rank
+        self.again = f"{_times}." if _times > 1 else ""  # of keys: groups of another stay in the job have the same
         self.low = context.base
         self.high = context.base + context.ndies * context.segment_bytes
         self.lock = threading.RLock()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from strata.checking.clocks import Clock
+from strata.checking.events import Range
 from strata.checking.places import Doing, Place
 
 __all__ = ["ALLOC", "ATOMIC_READ", "ATOMIC_WRITE", "FREE", "READ", "WRITE", "Access", "Shadow", "State"]
@@ -108,12 +109,52 @@ class Shadow:
             last += 1
         self._replace(first, last, pieces)
 
+    def _apply_rows(self, span: Range, change: Callable[[int, int, State], State]) -> None:
+        """The same for each row of a range of several, in one go: it takes as long as it has rows and segments."""
+        los, his, states = self._los, self._his, self._states
+        first, last = bisect_left(his, span.lo), bisect_right(los, span.end)
+        pieces: list[tuple[int, int, State]] = []
+        k, a, b, state = first - 1, span.end, span.end, EMPTY  # a segment, and what is left of it
+
+        def forward() -> None:
+            nonlocal k, a, b, state
+            k += 1
+            a, b, state = (los[k], his[k], states[k]) if k < last else (span.end, span.end, EMPTY)
+
+        forward()
+        size = span.hi - span.lo
+        for row in range(span.n):
+            at = span.lo + row * span.step
+            end = at + size
+            while k < last and b <= at:
+                pieces.append((a, b, state))
+                forward()
+            if k < last and a < at:
+                pieces.append((a, at, state))
+                a = at
+            while at < end:
+                if k >= last or a >= end:
+                    pieces.append((at, end, change(at, end, EMPTY)))
+                    break
+                if at < a:
+                    pieces.append((at, a, change(at, a, EMPTY)))
+                    at = a
+                upto = min(b, end)
+                pieces.append((at, upto, change(at, upto, state)))
+                at = a = upto
+                if a == b:
+                    forward()
+        while k < last:
+            pieces.append((a, b, state))
+            forward()
+        self._replace(first, last, pieces)
+
     def _replace(self, first: int, last: int, pieces: list[tuple[int, int, State]]) -> None:
         merged: list[tuple[int, int, State]] = []
         for lo, hi, state in pieces:
-            if state == EMPTY:
+            if state is EMPTY or state == EMPTY:
                 continue
-            if merged and merged[-1][1] == lo and merged[-1][2] == state:
+            if merged and merged[-1][1] == lo and (merged[-1][2] is state or merged[-1][2] == state):
                 merged[-1] = (merged[-1][0], hi, state)
             else:
                 merged.append((lo, hi, state))
@@ -121,7 +162,7 @@ class Shadow:
         self._his[first:last] = [piece[1] for piece in merged]
         self._states[first:last] = [piece[2] for piece in merged]
 
-    def access(self, lo: int, hi: int, new: Access, clock: Clock, race: Found, dead: Found) -> None:
+    def access(self, span: Range, new: Access, clock: Clock, race: Found, dead: Found) -> None:
         """Adds an access.
 
         ``race`` hears of accesses that nothing orders before it, ``dead`` of the free, or of the alloc not known
@@ -130,20 +171,25 @@ class Shadow:
         kind = new.kind
         conflict, covers = CONFLICT[kind], COVERS[kind]
 
+        same: dict[int, tuple[State, State]] = {}  # what becomes of a state that meets nothing
+
         def change(a: int, b: int, state: State) -> State:
-            mark, early, kept = state.mark, False, []
+            known = same.get(id(state))
+            if known is not None:
+                return known[1]
+            mark, early, met, kept = state.mark, False, False, []
             if mark is not None and mark.die == new.die and not mark.before(clock):
                 return state  # by what held on to the array before: a die frees its own when nothing of it uses them
             if mark is not None and mark.die != new.die and (mark.kind == FREE or not mark.before(clock)):
                 if mark.kind == FREE or mark.previous is not None:
                     dead(mark, a, b)
                     return state
-                early = True
+                early = met = True
             for old in state.accesses:
                 if not old.before(clock):
                     if conflict[old.kind]:
                         race(old, a, b)
-                        early = False  # says as much, and more
+                        early, met = False, True  # says as much, and more
                     kept.append(old)
                 elif not covers[old.kind]:
                     kept.append(old)
@@ -152,18 +198,26 @@ class Shadow:
             if early and mark is not None:
                 dead(mark, a, b)
             kept.append(new)
-            return State(mark, tuple(kept))
+            found = State(mark, tuple(kept))
+            if not met:
+                same[id(state)] = state, found
+            return found
 
-        self._apply(lo, hi, change)
+        if span.n > 1:
+            self._apply_rows(span, change)
+        else:
+            self._apply(span.lo, span.hi, change)
 
     def free(self, lo: int, hi: int, mark: Access, clock: Clock, dead: Found) -> None:
         """The bytes are no array any more; ``dead`` hears of other dies' accesses that nothing orders before."""
+
+        gone = State(mark, ())
 
         def change(a: int, b: int, state: State) -> State:
             for old in state.accesses:
                 if old.die != mark.die and not old.before(clock):
                     dead(old, a, b)
-            return State(mark, ())
+            return gone
 
         self._apply(lo, hi, change)
 

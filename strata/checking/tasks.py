@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from strata.checking.clocks import Clock
+from strata.checking.clocks import Clock, acquire
 from strata.checking.events import Event, Wait
 from strata.checking.memory import Allocation
 from strata.checking.operations import Record
 from strata.checking.places import UNKNOWN, Doing, Place
 
-__all__ = ["Die", "Task"]
+__all__ = ["Die", "Task", "Tasks"]
 
 
 class Task:
@@ -79,3 +79,34 @@ class Die:
     def place(self, site: int) -> Place:
         """Of a site, that was sent before."""
         return self.places.get(site, UNKNOWN)
+
+
+class Tasks:
+    """Those of a job, and the events in their queues."""
+
+    def __init__(self) -> None:
+        self.dies: dict[int, Die] = {}  # by rank: the last process of that rank
+        self.pending = 0
+        self._old: list[Die] = []  # processes whose rank another has by now, with events that wait
+        self._ready: deque[Task] = deque()
+        self._seen = 0
+
+    def _tasks(self) -> list[Task]:
+        return [task for die in (*self._old, *self.dies.values()) for task in die.tasks.values()]
+
+    def _put(self, task: Task, event: Event, about: Any) -> None:
+        task.queue.append((event, about))
+        task.die.pending += 1
+        self.pending += 1
+
+    def _next(self, task: Task) -> None:
+        task.queue.popleft()
+        task.stage = 0
+        task.die.pending -= 1
+        self.pending -= 1
+        self._seen += 1
+
+    def _acquire_all(self, task: Task) -> None:
+        """The order is not known: no report may come of that."""
+        for other in self._tasks():
+            acquire(task.clock, other.clock)

@@ -72,6 +72,7 @@ def test_memory_that_is_not_the_fabrics(trio, name):
     ])  # fmt: skip
 
 
+@pytest.mark.reports("mismatch")
 def test_members_that_choose_differently_are_told(trio):
     texts = trio.run(differ)
     assert len(set(texts)) == 1 and "by ring" in texts[0] and "rank 1" in texts[0]

@@ -224,6 +224,7 @@ def _interrupted_capture(die):
     check_group(g.shrink(), [0, 1])
 
 
+@pytest.mark.reports(maybe=["leak"], why="what is interrupted is left")
 def test_interrupt_at_the_end_of_the_block():
     with Job(_interrupted_capture, 2) as job:
         job.all("ready")
@@ -257,6 +258,7 @@ def _taken_back(die):
     check_group(g.shrink(), [0, 1])
 
 
+@pytest.mark.reports(maybe=["leak"], why="its range is left to the end of the job")
 def test_memory_that_is_not_there_any_more():
     with Job(_taken_back, 2) as job:
         kinds = {e.data for e in job.all("caught").values()}
@@ -300,6 +302,7 @@ def _gone(die):
     die.say("ended", sum(not w.done() for w in works))
 
 
+@pytest.mark.reports(maybe=["race"], why="fills that take time, of one array")
 def test_a_member_that_is_gone_after_the_last_replay():
     """It is not missed: what it had to do is done, and the other one's DMA thread goes on by itself."""
     with Job(_gone, 2) as job:
@@ -328,6 +331,7 @@ def _finalized(die, pending):
     gc.collect()
 
 
+@pytest.mark.reports(maybe=["leak"], why="one that is replayed at the end of the job")
 @pytest.mark.parametrize("pending", [False, True])
 def test_finalize_with_graphs(pending):
     with Job(_finalized, 2, pending) as job:

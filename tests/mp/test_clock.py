@@ -13,6 +13,8 @@ from strata.plan.records import DTYPE_NAMES
 from strata.plan.select import Ask, choose
 from strata.plan.spec import PARTED
 
+pytestmark = pytest.mark.unchecked("a job is checked or timed, not both")
+
 MACHINE = "cm384"
 PS = 1.5e-6  # microseconds: a rounding at both ends
 

@@ -11,6 +11,8 @@ import pytest
 import strata
 from strata import clock, config, selection
 
+pytestmark = pytest.mark.unchecked("a job is checked or timed, not both")
+
 MACHINE = "cm384"
 
 

@@ -71,6 +71,7 @@ def _mismatch(die, rounds, seed):
     die.say("texts", hash(tuple(texts)) if rounds > 500 else texts)
 
 
+@pytest.mark.reports("mismatch")
 @pytest.mark.parametrize("n, rounds", [(2, 2000), (3, 300), (5, 100)])
 def test_mismatch_is_the_same_on_all_and_leaves_the_group_in_step(n, rounds):
     seed = random.SystemRandom().randrange(1 << 31)
@@ -151,8 +152,9 @@ def _two_threads_one_group(die):
     def messages(tag):
         x, y = np.full(20_000, tag), np.zeros(20_000, int)
         for _ in range(50):
-            g.send(x, (die.rank + 1) % n, tag=tag, async_op=True)
+            sent = g.send(x, (die.rank + 1) % n, tag=tag, async_op=True)
             g.recv(y, (die.rank - 1) % n, tag=tag)
+            sent.wait()
             assert (y == tag).all()
             sums[tag] += 1
 
@@ -203,6 +205,7 @@ def _queue_for_the_group(die):
     check_group(g, [0, 1])
 
 
+@pytest.mark.unchecked("a thread's turn is waited for without its timeout then")
 def test_a_thread_that_waits_for_its_turn_times_out_alone():
     with Job(_queue_for_the_group, 2) as job:
         job.all("waited", [0])
@@ -260,6 +263,7 @@ def _dropped(die):
     check_group(g, range(g.size))
 
 
+@pytest.mark.reports(maybe=["leak", "race"], why="works that nobody waits for")
 def test_dropped_works():
     with Job(_dropped, 3) as job:
         assert [job.reap(r, bound=60) for r in range(3)] == [0] * 3
@@ -292,6 +296,7 @@ def _finalize_with_works(die):
             assert caught.kind in ("PeerDead", "GroupBroken") and caught.ranks == (0,), caught
 
 
+@pytest.mark.reports(maybe=["leak", "mismatch"], why="works in progress at the end")
 def test_finalize_ends_what_is_in_progress():
     with Job(_finalize_with_works, 2) as job:
         job.all("left", [0])
@@ -343,6 +348,7 @@ def _more_plans_than_fit(die):
     _together(lambda: work(1000), lambda: [h.all_reduce(np.ones(i + 1)) for i in range(700)])
 
 
+@pytest.mark.reports(maybe=["leak"], why="works that nobody waits for")
 def test_plans_that_run_are_not_dropped():
     with Job(_more_plans_than_fit, 2) as job:
         assert [job.reap(r, bound=90) for r in range(2)] == [0, 0]

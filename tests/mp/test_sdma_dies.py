@@ -302,6 +302,7 @@ def _given_back(g):
     ring.close()
 
 
+@pytest.mark.reports(maybe=["use after free"], why="that is what it is about")
 def test_memory_that_was_given_back(some):
     some.run(_given_back)
 
@@ -336,6 +337,7 @@ def _given_back_meanwhile(g, rounds):
     return good, bad
 
 
+@pytest.mark.reports(maybe=["use after free", "race"], why="that is what it is about")
 def test_memory_that_is_given_back_meanwhile(some):
     said = some.run(_given_back_meanwhile, 30)
     print(f"copies that came first, and that failed: {said[1:]}")

@@ -73,6 +73,7 @@ def test_a_job_is_right(program, seed, n):
     assert f"--weak-order {seed}".encode() in done.stderr
 
 
+@pytest.mark.reports(maybe=["mismatch"], why="the core that it runs is broken on purpose")
 def test_an_order_taken_out_is_found(program):
     """Arrival without its order: a peer sees that a member has come before it sees for what."""
     for seed in range(1, 11):

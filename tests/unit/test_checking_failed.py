@@ -87,3 +87,79 @@ def test_the_message_that_is_sent_anew_is_the_one_that_orders():
     p.take(1, "p2p:g:0:1:7", 1)
     p.read(1, 0, 64)
     assert not p.reports(0)
+
+
+def test_what_waits_for_a_message_that_was_never_sent_is_dropped_at_the_end():
+    """A receive that was begun, and the item of a stream behind one."""
+    p = Program(2)
+    p.barrier()
+    p.fork(0, 1)
+    p.take(0, "p2p:g:1:0:7", 1, t=1)
+    p.write(0, 0, 64, t=1)
+    p.post(0, "stream:0.1", t=1, value=1)
+    p.add(0, "done", site=False, t=1)
+    p.fork(0, 2)
+    p.take(0, "stream:0.1", 1, t=2)
+    p.write(0, 0, 64, t=2)
+    p.add(0, "done", site=False, t=2)
+    p.write(1, 0, 64)
+    check(p.end())  # and nothing had to be forced
+
+
+def test_a_message_that_a_thread_has_got_and_nobody_sent_is_missed():
+    p = Program(2)
+    p.barrier()
+    p.take(0, "p2p:g:1:0:7", 1)
+    job = p.end().feed()
+    job.finish()
+    assert job.forced == 1
+
+
+def test_a_group_is_tried_again_after_a_member_did_not_come():
+    """Also if the other's first try comes in between; what the last try orders is in order."""
+    for between in (False, True):
+        p = Program(2)
+        p.barrier()
+        for _ in range(2):
+            p.come(1, "subgroup", [0, 1], group="h", n=0)
+            p.leave(1, group="h", n=0, status="CollectiveTimeout")
+        if between:
+            p.come(0, "subgroup", [0, 1], group="h", n=0)
+            p.leave(0, group="h", n=0, status="CollectiveTimeout")
+        p.write(1, 0, 64)
+        p.come(1, "subgroup", [0, 1], group="h", n=0)
+        p.come(0, "subgroup", [0, 1], group="h", n=0)
+        for rank in (0, 1):
+            p.leave(rank, group="h", n=0)
+        p.read(0, 0, 64)
+        p.barrier(group="k")
+        for seed in (None, *range(8)):
+            assert not p.reports(seed), (between, seed)
+
+
+def test_what_a_stream_that_failed_had_queued_is_not_done():
+    """Its items wait for a peer that never comes; who has got the error goes on after them, and so does the stream."""
+    p = Program(2)
+    p.barrier()
+    p.fork(0, 1)
+    p.write(0, 0, 64, t=1)
+    p.post(0, "stream:0.1", t=1, value=1)
+    p.add(0, "done", site=False, t=1)
+    p.fork(0, 2)
+    p.take(0, "stream:0.1", 1, t=2)
+    p.come(0, "all_reduce", [0, 1], t=2, writes=[[0, 64]])
+    p.leave(0, status="later", t=2)
+    p.write(0, 64, 128, t=2)
+    p.post(0, "stream:0.1", t=2, value=2)
+    p.add(0, "done", site=False, t=2)
+    p.add(0, "take", t=0, key="stream:0.1", value=2, failed=1)
+    p.write(0, 0, 128)
+    p.fork(0, 3)
+    p.take(0, "stream:0.1", 2, t=3)
+    p.write(0, 0, 64, t=3)
+    p.post(0, "stream:0.1", t=3, value=3)
+    p.add(0, "done", site=False, t=3)
+    p.take(0, "stream:0.1", 3)
+    p.barrier(group="h")
+    p.write(1, 0, 128)
+    check(p)

@@ -1,6 +1,14 @@
 """Memory that is no array any more, or another one, in hand-made programs."""
 
+import random
+from itertools import pairwise
+
+import pytest
 from checking_play import ORDERS, Program, check, found
+
+from strata.checking.events import Range
+from strata.checking.places import UNKNOWN, Doing
+from strata.checking.shadow import READ, WRITE, Access, Shadow
 
 
 def test_use_after_free():
@@ -86,3 +94,30 @@ def test_an_array_that_nobody_was_told_of():
     a = p.alloc(0, 0, 64)
     b = p.read(1, 0, 8)
     check(p, [("race", (a, b))])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_are_as_one_access_each(seed):
+    """A strided range at once, and row by row: the same is kept of every byte."""
+    draw, doing = random.Random(seed), Doing("", "", UNKNOWN)
+    whole, single = Shadow(), Shadow()
+    for count in range(60):
+        lo, size = draw.randrange(200), draw.randrange(1, 9)
+        step, n = size + draw.randrange(9), draw.randrange(1, 12)
+        made = Access(draw.choice((READ, WRITE)), draw.randrange(3), 0, draw.randrange(3), count, UNKNOWN, "", doing)
+        clock = {slot: draw.randrange(count + 1) for slot in range(3)}
+        said = [], []
+        for shadow, rows, heard in (
+            (whole, [Range(lo, lo + size, n, step)], said[0]),
+            (single, [Range(lo + k * step, lo + k * step + size) for k in range(n)], said[1]),
+        ):
+
+            def tell(old, a, b, to=heard):
+                to += [(old.count, byte) for byte in range(a, b)]
+
+            for row in rows:
+                shadow.access(row, made, clock, tell, tell)
+        assert sorted(said[0]) == sorted(said[1])
+        states = [{byte: state for lo, hi, state in s._all() for byte in range(lo, hi)} for s in (whole, single)]
+        assert states[0] == states[1]
+        assert all(a < b <= c for (a, b, _), (c, _, _) in pairwise(whole._all()))
