@@ -7,7 +7,7 @@ import threading
 from typing import Any, NamedTuple
 
 import numpy as np
-from collectives_reference import Wanted, canonical, counts, dtype_of, exchange, operation, same
+from collectives_reference import Wanted, canonical, counts, dtype_of, exchange, member, same
 
 import strata
 
@@ -53,7 +53,7 @@ class Array(NamedTuple):
 
     def intact(self) -> bool:
         """Whether everything outside of the view is as it was."""
-        return bool((self.memory[~self.own] == GUARD).all())
+        return bool(((self.memory == GUARD) | self.own).all())
 
 
 def place(shape, dtype, layout: str = "C", fabric: bool = True) -> Array:
@@ -77,11 +77,10 @@ def place(shape, dtype, layout: str = "C", fabric: bool = True) -> Array:
 
 def _bytes_of(view: np.ndarray, memory: np.ndarray) -> np.ndarray:
     """Which bytes of memory belong to a view of it, as a mask."""
-    at = np.array(view.ctypes.data - memory.ctypes.data)
-    for length, stride in zip((*view.shape, view.itemsize), (*view.strides, 1), strict=True):
-        at = at[..., None] + np.arange(length) * stride
     mask = np.zeros(memory.size, bool)
-    mask[at.reshape(-1)] = True
+    at = view.ctypes.data - memory.ctypes.data
+    if view.size:
+        np.ndarray((*view.shape, view.itemsize), bool, mask, at, (*view.strides, 1))[...] = True
     return mask
 
 
@@ -93,9 +92,9 @@ def play(group, case: Case, expected: np.ndarray | None = None) -> str:
     n, me = group.size, group.rank
     table = counts(n, case.rows, case.salt) if case.op == "all_to_all_v" else None
     if table is not None:
-        wanted = exchange(table, case.shape, case.dtype, case.salt)[me]
+        wanted = exchange(me, table, case.shape, case.dtype, case.salt)
     else:
-        wanted = operation(case.op, n, case.shape, case.dtype, case.redop, case.root, case.salt)[me]
+        wanted = member(me, case.op, n, case.shape, case.dtype, case.redop, case.root, case.salt)
     if expected is not None:
         wanted = wanted._replace(out=expected)
     src, out = _arrays(case, wanted, n, me)

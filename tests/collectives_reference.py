@@ -15,6 +15,7 @@ REDOPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 RECORD = np.dtype([("a", "<i2"), ("b", "<f8", (2,)), ("c", "S3")])
 MOVED = (RECORD, np.dtype(">i4"), np.dtype(">f8"), np.dtype("S5"), np.dtype("U2"), np.dtype("M8[s]"),
          np.dtype("V7"), np.dtype(np.longdouble))  # fmt: skip
+KEPT_BYTES = 64 << 10  # largest array that _source keeps
 
 
 @lru_cache
@@ -40,14 +41,18 @@ def allowed(name) -> tuple[str, ...]:
     }.get(kind, ())  # fmt: skip
 
 
-def data(shape, dtype, rank: int, salt: int = 0) -> np.ndarray:
+def data(shape, dtype, rank: int, salt: int = 0, rows: tuple[int, int] | None = None) -> np.ndarray:
     """Values that differ by position, rank and salt; ordinary ones with a few odd ones among floats.
 
     Sums do not come out even, so that another order of the operands gives other bits.
+    ``rows``: only those from the first to before the second, as they are in the whole array.
     """
     dtype = dtype_of(dtype)
-    count = int(np.prod(shape, dtype=np.int64))
-    bits = _mixed(count, rank * 1_000_003 + salt * 7919)
+    whole = int(np.prod(shape, dtype=np.int64))
+    each = int(np.prod(shape[1:], dtype=np.int64))
+    first, end = (rows[0] * each, rows[1] * each) if rows else (0, whole)
+    count, start = end - first, rank * 1_000_003 + salt * 7919
+    bits = _mixed(count, start, first)
     if dtype.kind in "iu" and dtype.isnative:
         made = bits.astype(dtype)
     elif dtype.kind == "b":
@@ -57,28 +62,43 @@ def data(shape, dtype, rank: int, salt: int = 0) -> np.ndarray:
         if dtype.kind == "c":
             values = values + 1j * ((bits >> 16) % 1001 / 128.0 - 4)
         made = values.astype(dtype)
-        if count > 8:
-            special = made.reshape(-1)[:: max(1, count // 5)]
-            special[rank % special.size] = [np.nan, np.inf, -np.inf, 0.0][(rank + salt) % 4]
+        step = max(1, whole // 5)
+        odd = rank % -(-whole // step) * step if whole > 8 else -1
+        if first <= odd < end:
+            made[odd - first] = [np.nan, np.inf, -np.inf, 0.0][(rank + salt) % 4]
     else:
-        raw = _mixed(-(-count * dtype.itemsize // 8), rank * 1_000_003 + salt).view(np.uint8)
-        made = raw[: count * dtype.itemsize].view(dtype)
+        raw = _mixed(-(-whole * dtype.itemsize // 8), rank * 1_000_003 + salt).view(np.uint8)
+        made = raw[first * dtype.itemsize : end * dtype.itemsize].view(dtype)
         if dtype.kind == "U":
             made = np.repeat((bits % 26 + 97).astype("u4"), dtype.itemsize // 4).view(dtype)
         elif dtype.kind == "M":
             made = (bits % 10**9).astype("i8").view(dtype)
         elif dtype.kind == "f":
             made = (bits % 2001).astype(dtype)
-    return made.reshape(shape).copy(order="C")
+    return made.reshape((rows[1] - rows[0], *shape[1:]) if rows else shape).copy(order="C")
 
 
-def _mixed(count: int, start: int) -> np.ndarray:
-    """Well mixed 63-bit numbers, each of its position and the start."""
-    x = np.arange(count, dtype=np.uint64) + np.uint64(start % (1 << 40))
+def _mixed(count: int, start: int, first: int = 0) -> np.ndarray:
+    """Well mixed 63-bit numbers, each of its position and the start; from position ``first`` on."""
+    x = np.arange(first, first + count, dtype=np.uint64) + np.uint64(start % (1 << 40))
     x *= np.uint64(0x9E3779B97F4A7C15)
     x ^= x >> np.uint64(29)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     return x >> np.uint64(1)
+
+
+def _source(shape, dtype, rank: int, salt: int, rows: tuple[int, int] | None = None) -> np.ndarray:
+    """``data`` that nobody writes to; small ones are kept, since cases of one test often share them."""
+    count = int(np.prod(shape if rows is None else (rows[1] - rows[0], *shape[1:]), dtype=np.int64))
+    make = _kept if count * dtype_of(dtype).itemsize <= KEPT_BYTES else data
+    return make(tuple(shape), dtype_of(dtype), rank, salt, rows)
+
+
+@lru_cache(maxsize=64)
+def _kept(*args) -> np.ndarray:
+    made = data(*args)
+    made.flags.writeable = False
+    return made
 
 
 # ---- reductions ----------------------------------------------------------------------
@@ -164,31 +184,34 @@ class Wanted(NamedTuple):
 
 
 def operation(name: str, n: int, shape, dtype, redop="sum", root=0, salt=0) -> list[Wanted]:
-    """What each member of an operation gives and must get.
+    """What each member of an operation gives and must get; ``member`` of all of them."""
+    return [member(m, name, n, shape, dtype, redop, root, salt) for m in range(n)]
+
+
+def member(me: int, name: str, n: int, shape, dtype, redop="sum", root=0, salt=0) -> Wanted:
+    """What one member of an operation gives and must get.
 
     ``shape`` is that of the whole source of all_reduce, reduce, broadcast, all_gather and
     gather, and of one member's part for the others, whose sources are (n, *shape).
+    No more is made of the others' sources than this member gets.
     """
-    parts = name in ("reduce_scatter", "all_to_all", "scatter")
-    src = [data((n, *shape) if parts else shape, dtype, m, salt) for m in range(n)]
-    if name == "all_reduce":
-        total = fold(src, redop)
-        return [Wanted(s, total) for s in src]
-    if name == "reduce":
-        total = fold(src, redop)
-        return [Wanted(s, total if m == root else None) for m, s in enumerate(src)]
-    if name == "reduce_scatter":
-        total = fold(src, redop)
-        return [Wanted(s, total[m, ...]) for m, s in enumerate(src)]
-    if name in ("all_gather", "gather"):
-        whole = _joined([s[None] for s in src])
-        return [Wanted(s, whole if name == "all_gather" or m == root else None) for m, s in enumerate(src)]
+    if name in ("reduce_scatter", "all_to_all", "scatter"):
+        whole, part = (n, *shape), (me, me + 1)
+        if name == "scatter":
+            mine = _source(whole, dtype, me, salt) if me == root else None
+            return Wanted(mine, _source(whole, dtype, root, salt, part)[0, ...])
+        mine, parts = _source(whole, dtype, me, salt), [_source(whole, dtype, m, salt, part) for m in range(n)]
+        return Wanted(mine, fold(parts, redop)[0, ...] if name == "reduce_scatter" else _joined(parts))
+    mine = _source(shape, dtype, me, salt)
     if name == "broadcast":
-        return [Wanted(s, src[root]) for s in src]
-    if name == "scatter":
-        return [Wanted(src[root] if m == root else None, src[root][m, ...]) for m in range(n)]
-    if name == "all_to_all":
-        return [Wanted(s, _joined([src[i][m : m + 1] for i in range(n)])) for m, s in enumerate(src)]
+        return Wanted(mine, _source(shape, dtype, root, salt))
+    if name in ("reduce", "gather") and me != root:
+        return Wanted(mine, None)
+    everyone = [_source(shape, dtype, m, salt) for m in range(n)]
+    if name in ("all_reduce", "reduce"):
+        return Wanted(mine, fold(everyone, redop))
+    if name in ("all_gather", "gather"):
+        return Wanted(mine, _joined([source[None] for source in everyone]))
     raise ValueError(name)
 
 
@@ -208,9 +231,11 @@ def counts(n: int, most: int, salt: int = 0) -> np.ndarray:
     return made
 
 
-def exchange(table: np.ndarray, row, dtype, salt: int = 0) -> list[Wanted]:
-    """What each member of all_to_all_v gives and must get, with these counts and rows of shape ``row``."""
-    n = len(table)
-    src = [data((int(table[m].sum()), *row), dtype, m, salt) for m in range(n)]
-    cut = [np.split(s, np.cumsum(table[m])[:-1]) for m, s in enumerate(src)]
-    return [Wanted(src[m], _joined([cut[i][m] for i in range(n)])) for m in range(n)]
+def exchange(me: int, table: np.ndarray, row, dtype, salt: int = 0) -> Wanted:
+    """What a member of all_to_all_v gives and must get, with these counts and rows of shape ``row``."""
+    ends = np.cumsum(table, axis=1)
+    parts = [
+        _source((int(table[m].sum()), *row), dtype, m, salt, (int(ends[m, me] - table[m, me]), int(ends[m, me])))
+        for m in range(len(table))
+    ]
+    return Wanted(_source((int(table[me].sum()), *row), dtype, me, salt), _joined(parts))
