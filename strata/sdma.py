@@ -71,7 +71,8 @@ def open_ring(depth: int | None = None, *, first: int = 0) -> Ring:
 
     ``first``: the index of its first descriptor.  RingFull: a die has at most 1024; FabricMemoryError.
     """
-    return core.open_ring(_engine(), depth, _whole("first", first, d.FOREVER))
+    engine = _engine()  # first: a die that is checked has another core once it has joined
+    return core.open_ring(engine, depth, _whole("first", first, d.FOREVER))
 
 
 def ring(index: int, rank: int | None = None) -> Ring:

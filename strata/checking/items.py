@@ -99,14 +99,13 @@ class Item:
             self._end("ok")
 
     def fail(self, error: BaseException) -> None:
-        self._end(type(error).__name__)
-
-    def raised(self, error: BaseException) -> None:
-        """Whoever waited has got its error, and goes on: nothing of it is in progress here any more."""
+        """Its caller, or whoever waited, has got its error, and goes on: nothing of it is in progress here any more."""
         self._end(type(error).__name__)
         task, self.task = self.task, None
         if task is not None:
             self.told.event("join", c=task, failed=1)
+
+    raised = fail
 
     def delivers(self, destination: Any, temporary: Any) -> tuple[Any, Any]:
         """What its output is copied to when somebody waits for it, and from: told of after its end, not by the copy."""
@@ -222,6 +221,21 @@ class Lane:
             self.told.event("done", task)
 
 
+class Turn:
+    """Threads that share a group take turns.  ``depth``: calls that the one whose turn it is is in."""
+
+    def __init__(self) -> None:
+        self._lock, self.depth = threading.RLock(), 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.depth += 1
+
+    def __exit__(self, *_: Any) -> None:
+        self.depth -= 1
+        self._lock.release()
+
+
 class Track:
     """A group's operations: the members call them in one order, and count them alike."""
 
@@ -230,7 +244,7 @@ class Track:
         self.key = told.again + key.hex()
         self.me = ranks.index(told.rank)
         self.issued = 0
-        self.turn = threading.RLock()  # of threads that share the group
+        self.turn = Turn()
         self.queue = Queue(told, f"chain:{told.rank}.{self.key}")
         self._messages: dict[tuple[int, int, int, bool], int] = {}
 
@@ -248,6 +262,8 @@ class Track:
         """A call that runs here and now, or (``handed``) is about to be handed to the group's thread."""
         name, told = OPERATIONS[desc & 0xFF], self.told
         root = (desc >> 32 & 0xFFFF) if name in ROOTED else None
+        if self.turn.depth > 1:  # in the place of what could not be handed to a thread, and was told of
+            return Item(None, told, None)
         self.issued += 1
         with told.lock:
             if not handed:
