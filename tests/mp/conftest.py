@@ -25,6 +25,12 @@ def small(request):
     return _pool(request.param)
 
 
+@pytest.fixture(params=(1, 3, 8), ids="n{}".format)
+def corners(request):
+    """A pool of n dies: alone, an odd number, and the most; for what other tests do at every number."""
+    return _pool(request.param)
+
+
 @pytest.fixture
 def pair():
     """A pool of two dies."""

@@ -26,11 +26,11 @@ def play_all(group, cases):
 
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("op", REDUCING)
-def test_dtypes_and_operators(dies, op, dtype):
+def test_dtypes_and_operators(corners, op, dtype):
     """Both by the mailbox and by a plan."""
-    run_all(dies, [
-        Case(op, dtype, (count,), redop, root=dies.n - 1, salt=count)
-        for redop in allowed(dtype) for count in (17, above_mailbox(op, dtype, dies.n))
+    run_all(corners, [
+        Case(op, dtype, (count,), redop, root=corners.n - 1, salt=count)
+        for redop in allowed(dtype) for count in (17, above_mailbox(op, dtype, corners.n))
     ])  # fmt: skip
 
 

@@ -37,10 +37,10 @@ def test_sizes_and_places(dies, name, op):
 
 
 @pytest.mark.parametrize("name, op", [d for d in DONE if d[1] in REDUCING])
-def test_dtypes_and_operators(peers, name, op):
+def test_dtypes_and_operators(corners, name, op):
     """Partial operands and means, too."""
-    run_all(peers, [
-        Case(op, dtype, (count_of(op, 9000, dtype, peers.n),), redop, root=peers.n - 1, salt=i, algorithm=name,
+    run_all(corners, [
+        Case(op, dtype, (count_of(op, 9000, dtype, corners.n),), redop, root=corners.n - 1, salt=i, algorithm=name,
              path=PATHS[i % 2], cores=(1, 3)[i // 2 % 2])
         for i, dtype in enumerate(("int8", "uint64", "bool", "float16", "bfloat16", "float8_e4m3fn", "float32",
                                    "float64", "complex64", "complex128"))
