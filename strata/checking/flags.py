@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Flag", "Flags", "words"]
 
 MOST = 1 << 16  # flags that are remembered although everybody knows all of their posts
+TURN = "host:"  # key of the turns that a die's threads take
 MESSAGE = "p2p:"  # keys of messages
-NEVER = ("p2p:", "stream:")  # what a task of its own may wait for in vain
 WORD = "flag:"  # keys of flags in memory; an address follows
 
 
@@ -138,8 +138,9 @@ class Flags:
         waiters, flag.waiters = flag.waiters, []
         return waiters
 
-    def take(self, key: str, value: int, clock: Clock, task: Any) -> bool:
+    def take(self, key: str, value: int, clock: Clock, task: Task) -> bool:
         """False: ``task`` has to wait, and is told by post()."""
+        task.thread |= key.startswith(TURN)
         flag = self[key]
         if not flag.take(value, clock):
             flag.waiters.append(task)
@@ -156,18 +157,23 @@ class Flags:
         return [(key, n, *sent) for key, flag in self._flags.items() for n, sent in flag.sites.items()]
 
     def vain(self, tasks: list[Task]) -> list[Task]:
-        """Those that go on without the program, and have not gone on: no message came, and none is on its way.
+        """Those that go on without the program, and have not gone on: no message or flag came, and none is on its way.
 
-        A program's thread tells of a message when it has come; a task of its own begins with the wait for it.
+        A thread tells of a message when it has come, or waits for the end of a task that has got it.
         """
-        coming = {event.key for task in tasks for event, _ in task.queue if isinstance(event, Post)}
-        waits = [(task, task.queue[0][0]) for task in tasks if task.number and task.queue]
-        return [
-            task
-            for task, event in waits
-            if isinstance(event, Take) and event.key.startswith(NEVER) and event.key not in coming
-            and not self.reached(event.key, event.value)
-        ]  # fmt: skip
+        lost: dict[Task, str] = {}
+        for task in tasks:
+            event = task.queue[0][0] if task.queue else None
+            if isinstance(event, Take) and task.number and not task.thread and not task.joiners:
+                if not self.reached(event.key, event.value):
+                    lost[task] = event.key
+        while True:  # what one of the others may post yet is not lost
+            coming = {e.key for task in tasks if task not in lost for e, _ in task.queue if isinstance(e, Post)}
+            saved = [task for task, key in lost.items() if key in coming]
+            if not saved:
+                return list(lost)
+            for task in saved:
+                del lost[task]
 
     def drop(self, known: Clock) -> None:
         """Forgets what all tasks know, and the oldest keys of which there is nothing else."""

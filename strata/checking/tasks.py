@@ -22,12 +22,13 @@ class Task:
     ``closing``  no more events will come
     ``tail``     what it blocks in, as far as is known: an operation or a Wait that nothing has come after
     ``touched``  it has accessed memory since its last release
+    ``thread``   it is one of the program's
     ``later``    it did nothing but begin an operation that goes on by itself
     """
 
     __slots__ = (
         "clock", "closing", "die", "doing", "done", "joiners", "later", "moved", "number", "queue", "slot", "stage",
-        "started", "tail", "touched",
+        "started", "tail", "thread", "touched",
     )  # fmt: skip
 
     def __init__(self, die: Die, number: int) -> None:
@@ -44,6 +45,7 @@ class Task:
         self.touched = False
         self.doing = Doing("", "none since it began", UNKNOWN)
         self.tail: Wait | Record | None = None
+        self.thread = False
         self.later = False
         self.moved = 0.0  # when its last event came
 

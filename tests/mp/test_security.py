@@ -263,6 +263,7 @@ def test_own_links_and_old_files_are_logs_as_before(tmp_path):
     assert target.read_text() == (logs / "rank.1.out").read_text() == "new\n"
 
 
+@pytest.mark.unchecked("a job is checked or timed, not both")
 def test_the_clock_listens_to_its_user_alone_and_to_garbage_not_at_all(tmp_path):
     """Reports come over a socket: what is none ends neither the launcher nor the job."""
     script = write(tmp_path / "die.py", """

@@ -90,7 +90,7 @@ def test_the_message_that_is_sent_anew_is_the_one_that_orders():
 
 
 def test_what_waits_for_a_message_that_was_never_sent_is_dropped_at_the_end():
-    """A receive that was begun, and the item of a stream behind one."""
+    """A receive that was begun, the item of a stream behind one, and one that waits for a flag."""
     p = Program(2)
     p.barrier()
     p.fork(0, 1)
@@ -102,17 +102,30 @@ def test_what_waits_for_a_message_that_was_never_sent_is_dropped_at_the_end():
     p.take(0, "stream:0.1", 1, t=2)
     p.write(0, 0, 64, t=2)
     p.add(0, "done", site=False, t=2)
+    p.fork(0, 3)
+    p.take(0, "flag:100", 1, t=3)
+    p.write(0, 0, 64, t=3)
     p.write(1, 0, 64)
     check(p.end())  # and nothing had to be forced
 
 
 def test_a_message_that_a_thread_has_got_and_nobody_sent_is_missed():
-    p = Program(2)
-    p.barrier()
-    p.take(0, "p2p:g:1:0:7", 1)
-    job = p.end().feed()
-    job.finish()
-    assert job.forced == 1
+    for how in ("main", "thread", "joined"):
+        p = Program(2)
+        p.barrier()
+        t = int(how != "main")
+        if t:
+            p.fork(0, 1)
+        if how == "thread":
+            p.post(0, "host:0", value=1)
+            p.take(0, "host:0", 1, t=1)
+        p.take(0, "p2p:g:1:0:7", 1, t=t)
+        if how == "joined":
+            p.add(0, "done", site=False, t=1)
+            p.join(0, 1)
+        job = p.end().feed()
+        job.finish()
+        assert job.forced == 1, how
 
 
 def test_a_group_is_tried_again_after_a_member_did_not_come():
