@@ -110,7 +110,34 @@ class Shadow:
         self._replace(first, last, pieces)
 
     def _apply_rows(self, span: Range, change: Callable[[int, int, State], State]) -> None:
-        """The same for each row of a range of several, in one go: it takes as long as it has rows and segments."""
+        """The same for each row of a range of several, in one go: it takes as long as it has rows and segments.
+
+        Rows that nobody has touched, or that were touched as these before, are done with at once.
+        """
+        los, his, states = self._los, self._his, self._states
+        first, last = bisect_right(his, span.lo), bisect_left(los, span.end)
+        rows, ends = list(range(span.lo, span.end, span.step)), list(range(span.hi, span.end + 1, span.step))
+        if first == last:
+            new = change(span.lo, span.end, EMPTY)
+            los[first:last], his[first:last], states[first:last] = rows, ends, [new] * span.n
+            return
+        if last - first == 1 and los[first] <= span.lo and span.end <= his[first]:
+            a, b, old = los[first], his[first], states[first]
+            new, gaps = change(span.lo, span.end, old), span.n - 1
+            before, after = [a][: a < span.lo], [span.end][: span.end < b]
+            los[first:last] = [*before, *_mixed(rows, ends[:-1]), *after]
+            his[first:last] = [*[span.lo][: a < span.lo], *_mixed(ends, rows[1:]), *[b][: span.end < b]]
+            states[first:last] = [*[old][: a < span.lo], *[new, old] * gaps, new, *[old][: span.end < b]]
+            return
+        every = slice(first, last, 1 if last - first == span.n else 2)
+        if last - first in (span.n, 2 * span.n - 1) and los[every] == rows and his[every] == ends:
+            old = states[first]
+            if states[every].count(old) == span.n:
+                states[every] = [change(span.lo, span.end, old)] * span.n
+                return
+        self._apply_each(span, change)
+
+    def _apply_each(self, span: Range, change: Callable[[int, int, State], State]) -> None:
         los, his, states = self._los, self._his, self._states
         first, last = bisect_left(his, span.lo), bisect_right(los, span.end)
         pieces: list[tuple[int, int, State]] = []
@@ -203,10 +230,10 @@ class Shadow:
                 same[id(state)] = state, found
             return found
 
-        if span.n > 1:
+        if span.n > 1 and span.step > span.hi - span.lo:
             self._apply_rows(span, change)
         else:
-            self._apply(span.lo, span.hi, change)
+            self._apply(span.lo, span.end, change)
 
     def free(self, lo: int, hi: int, mark: Access, clock: Clock, dead: Found) -> None:
         """The bytes are no array any more; ``dead`` hears of other dies' accesses that nothing orders before."""
@@ -219,7 +246,10 @@ class Shadow:
                     dead(old, a, b)
             return gone
 
-        self._apply(lo, hi, change)
+        if self._quiet(lo, hi, mark.die, clock):
+            self._cover(lo, hi, gone)
+        else:
+            self._apply(lo, hi, change)
 
     def alloc(self, lo: int, hi: int, mark: Access, clock: Clock, early: Found) -> None:
         """The bytes are a new array: what was done to them before is nobody's business any more.
@@ -241,7 +271,29 @@ class Shadow:
                 marks[old] = State(own, ())
             return marks[old]
 
-        self._apply(lo, hi, change)
+        first, last = bisect_right(self._his, lo), bisect_left(self._los, hi)
+        olds = {id(state.mark): state for state in self._states[first:last]}
+        held = sum(min(b, hi) - max(a, lo) for a, b in zip(self._los[first:last], self._his[first:last], strict=True))
+        if first == last or (held == hi - lo and len(olds) == 1 and self._quiet(lo, hi, mark.die, clock)):
+            self._cover(lo, hi, change(lo, hi, State(next(iter(olds.values())).mark, ()) if olds else EMPTY))
+        else:
+            self._apply(lo, hi, change)
+
+    def _quiet(self, lo: int, hi: int, die: int, clock: Clock) -> bool:
+        """Whether nothing that another die has done there is unordered."""
+        first, last = bisect_right(self._his, lo), bisect_left(self._los, hi)
+        states = {id(state): state for state in self._states[first:last]}.values()
+        return all(access.die == die or access.before(clock) for state in states for access in state.accesses)
+
+    def _cover(self, lo: int, hi: int, state: State) -> None:
+        """All bytes get the same state, whatever they had."""
+        first, last = bisect_right(self._his, lo), bisect_left(self._los, hi)
+        pieces = [(lo, hi, state)]
+        if first < last and self._los[first] < lo:
+            pieces.insert(0, (self._los[first], lo, self._states[first]))
+        if first < last and self._his[last - 1] > hi:
+            pieces.append((hi, self._his[last - 1], self._states[last - 1]))
+        self._replace(first, last, pieces)
 
     def drop(self, known: Clock, most_free: int) -> None:
         """Forgets what is ordered before all that may still come.
@@ -267,3 +319,10 @@ class Shadow:
 
     def _all(self) -> Iterator[tuple[int, int, State]]:
         yield from zip(self._los, self._his, self._states, strict=True)
+
+
+def _mixed(even: list[int], odd: list[int]) -> list[int]:
+    """One of each in turn; there is one less of the second."""
+    found = [0] * (len(even) + len(odd))
+    found[::2], found[1::2] = even, odd
+    return found

@@ -8,7 +8,7 @@ from checking_play import ORDERS, Program, check, found
 
 from strata.checking.events import Range
 from strata.checking.places import UNKNOWN, Doing
-from strata.checking.shadow import READ, WRITE, Access, Shadow
+from strata.checking.shadow import ALLOC, FREE, READ, WRITE, Access, Shadow
 
 
 def test_use_after_free():
@@ -96,28 +96,42 @@ def test_an_array_that_nobody_was_told_of():
     check(p, [("race", (a, b))])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(40))
 def test_rows_are_as_one_access_each(seed):
-    """A strided range at once, and row by row: the same is kept of every byte."""
+    """Strided ranges at once and row by row, allocs and frees at once and byte by byte: the same is kept of each."""
     draw, doing = random.Random(seed), Doing("", "", UNKNOWN)
     whole, single = Shadow(), Shadow()
+    spans = []
     for count in range(60):
         lo, size = draw.randrange(200), draw.randrange(1, 9)
-        step, n = size + draw.randrange(9), draw.randrange(1, 12)
-        made = Access(draw.choice((READ, WRITE)), draw.randrange(3), 0, draw.randrange(3), count, UNKNOWN, "", doing)
+        spans.append(Range(lo, lo + size, draw.randrange(1, 12), size + draw.randrange(9)))
+        span = draw.choice(spans[-3:] + spans[:2])  # the same again and again, and others
+        kind = draw.choice((READ, WRITE, READ, WRITE, ALLOC, FREE))
+        made = Access(kind, draw.randrange(3), 0, draw.randrange(3), count, UNKNOWN, "", doing)
         clock = {slot: draw.randrange(count + 1) for slot in range(3)}
-        said = [], []
-        for shadow, rows, heard in (
-            (whole, [Range(lo, lo + size, n, step)], said[0]),
-            (single, [Range(lo + k * step, lo + k * step + size) for k in range(n)], said[1]),
-        ):
+        said = {}, {}
+        for shadow, heard in ((whole, said[0]), (single, said[1])):
 
             def tell(old, a, b, to=heard):
-                to += [(old.count, byte) for byte in range(a, b)]
+                known = to.get(old.count, (a, b))
+                to[old.count] = min(a, known[0]), max(b, known[1])
 
-            for row in rows:
-                shadow.access(row, made, clock, tell, tell)
-        assert sorted(said[0]) == sorted(said[1])
-        states = [{byte: state for lo, hi, state in s._all() for byte in range(lo, hi)} for s in (whole, single)]
+            if kind in (ALLOC, FREE):
+                change = shadow.alloc if kind == ALLOC else shadow.free
+                step = span.end - span.lo if shadow is whole else 1
+                for at in range(span.lo, span.end, step):
+                    change(at, at + step, made, clock, tell)
+            elif shadow is whole:
+                shadow.access(span, made, clock, tell, tell)
+            else:
+                for k in range(span.n):
+                    shadow.access(Range(span.lo + k * span.step, span.hi + k * span.step), made, clock, tell, tell)
+        assert said[0] == said[1]
+        states = [{byte: seen(state) for lo, hi, state in s._all() for byte in range(lo, hi)} for s in (whole, single)]
         assert states[0] == states[1]
         assert all(a < b <= c for (a, b, _), (c, _, _) in pairwise(whole._all()))
+
+
+def seen(state):
+    mark = state.mark
+    return mark and (mark.kind, mark.count, mark.previous and mark.previous.count), [a.count for a in state.accesses]
