@@ -8,6 +8,7 @@ One server in a thread serves the whole run.  Dies of pools stay up from test to
 before they answer a call, so that a report comes in the test whose it is.
 """
 
+import functools
 import os
 import threading
 from concurrent import futures
@@ -36,6 +37,7 @@ class Suite:
         warden._send = _telling(warden._send)
         hbm, timeout, stateful = testing.pool.__defaults__
         testing.pool.__defaults__ = hbm, SLOWER * timeout, stateful
+        testing.Pool.__init__ = _patient(testing.Pool.__init__, timeout)
 
     def limit(self, seconds):
         """Of a test, in seconds."""
@@ -95,6 +97,15 @@ def _telling(send):
         send(end, reply)
 
     return told_and_sent
+
+
+def _patient(init, usual):
+    """Of a Pool: one that a test makes for calls that take longer than usual has as much more time."""
+
+    def made(self, n, hbm=None, timeout=usual, *args, **kwargs):
+        init(self, n, hbm, max(timeout, SLOWER * usual) if timeout > usual else timeout, *args, **kwargs)
+
+    return functools.wraps(init)(made)
 
 
 def _judge(marker, reports, problems):

@@ -43,7 +43,7 @@ from strata.checking.events import (
 )  # fmt: skip
 from strata.checking.flags import Flags, words
 from strata.checking.operations import FORMING, LATER, OK, TIMEOUT, Record, title
-from strata.checking.places import UNKNOWN, Doing, Place
+from strata.checking.places import Doing, Place
 from strata.checking.reports import Reports
 from strata.checking.tasks import Die, Task, Tasks
 
@@ -176,6 +176,8 @@ class Job(Tasks):
         queue, do = task.queue, self._do
         while queue:
             event, about = queue[0]
+            if not task.slot and not isinstance(event, Take):
+                self._count(task)
             if not do[type(event)](task, event, about):
                 return
             self._next(task)
@@ -186,15 +188,19 @@ class Job(Tasks):
             task.joiners.clear()
 
     def _start(self, task: Task) -> None:
-        task.slot = self._slots.start(task.die.number, task.clock)
         task.started = True
         self._live.add(task)
         if task.queue or task.closing:
             self._ready.append(task)
 
+    def _count(self, task: Task) -> None:
+        """It gets its slot when it does more than wait: one that follows another may have that one's then."""
+        task.slot = task.slot or self._slots.start(task.die.number, task.clock)
+
     def _end(self, task: Task) -> None:
         task.done = True
         self._live.discard(task)
+        self._count(task)
         if not task.touched:
             task.clock[task.slot] -= 1  # nobody knows this count, and nothing was done at it
         self._slots.end(task.die.number, task.slot, task.clock[task.slot])
@@ -220,8 +226,7 @@ class Job(Tasks):
         return True
 
     def _synced(self, task: Task, what: str, site: int) -> None:
-        place = task.die.place(site) if site >= 0 else UNKNOWN
-        task.doing = Doing("", what, place)
+        task.doing = Doing("", what, task.die.place(site))
 
     def _fork(self, task: Task, event: Fork, child: Task) -> bool:
         child.clock = task.release()
@@ -243,6 +248,7 @@ class Job(Tasks):
             event, record = task.queue[0]
             if isinstance(event, Post):
                 if posts:
+                    self._count(task)
                     self._post(task, event, None)
             elif isinstance(event, Take):
                 if self.flags.reached(event.key, event.value):
@@ -262,8 +268,7 @@ class Job(Tasks):
 
     def _post(self, task: Task, event: Post, _about: Any) -> bool:
         place = task.die.place(event.site)
-        waiters = self.flags.post(event.key, event.value, event.add, task.release(), task.die.rank, place)
-        self._ready += waiters
+        self._ready += self.flags.post(event.key, event.value, event.add, task.release(), task.die.rank, place)
         self._synced(task, f"a post of {words(event.key)}", event.site)
         return True
 
@@ -352,8 +357,8 @@ class Job(Tasks):
         return True
 
     def _leak(self, task: Task, event: Leak, _about: Any) -> bool:
-        die = task.die
-        self.reports.add(findings.leak(die.rank, task.number, event.kind, event.text, die.place(event.site)))
+        place = task.die.place(event.site)
+        self.reports.add(findings.leak(task.die.rank, task.number, event.kind, event.text, place))
         return True
 
     # --- what does not come

@@ -169,7 +169,9 @@ class Arrivals:
             return self._gone(rank)
         task = die.tasks[0]
         if task.tail is None:
-            return Blocked(rank, f"was last seen after {task.doing.sync}", task.doing.place, ended=True)
+            first = task.doing.place is UNKNOWN
+            what = "has not come to any operation" if first else f"was last seen after {task.doing.sync}"
+            return Blocked(rank, what, task.doing.place, ended=True)
         what, place = self._where(task)
         return Blocked(rank, f"is in {what}", place, ended=True)
 

@@ -2,8 +2,8 @@
 
 A clock maps *slots* to counts.  A task has a slot of its own and counts its releases there: an
 access made at (slot, count) is ordered before all that is done by a task whose clock has that
-slot at ``count`` or more.  The slot of a task that has ended goes to a later task of the die that is
-forked by one who knows all of it; so the number of slots is that of tasks at one time,
+slot at ``count`` or more.  The slot of a task that has ended goes to a later task of the die that
+knows all of it before it does anything; so the number of slots is that of tasks at one time,
 however many there are one after another.
 
 Source of the idea: C. Flanagan, S. Freund: FastTrack (PLDI 2009), sections 2 and 3 (epochs).
@@ -48,7 +48,7 @@ class Slots:
     def start(self, die: int, clock: Clock) -> int:
         """A slot for a task of ``die`` that begins with ``clock``, which is set to its first count."""
         free = self._free.get(die)
-        for tried, (slot, last) in enumerate(free.items() if free else ()):
+        for tried, (slot, last) in enumerate(reversed(free.items()) if free else ()):
             if clock.get(slot, 0) >= last:
                 assert free is not None
                 del free[slot]

@@ -171,7 +171,7 @@ def deadlock(links: Sequence[Blocked], late: bool = False) -> Report:
         cure = "all members have to call each operation of their group; look at what the ended rank did not call."
     elif late:
         head = f"rank {links[0].rank} waited in {links[0].what} for rank {last.rank} until its timeout, in vain"
-        why = f"the last that was seen of rank {last.rank} is {last.what}"
+        why = f"rank {last.rank} {last.what}, and never came"
         cure = "all members have to call each operation of their group, in one order."
     else:
         head = f"{who} {verb} for " + ("each other" if len(ranks) > 1 else "itself")

@@ -66,8 +66,7 @@ class Server:
     def __init__(self, name: str | None = None, urgent: Callable[[Report], None] | None = None) -> None:
         self.name = name or f"strata-check.{os.getuid()}.{secrets.token_hex(8)}"
         self.problems: list[str] = []
-        self.jobs_seen = 0
-        self.events = 0
+        self.jobs_seen = self.events = 0
         self.dropped = 0  # reports of jobs that are over, beyond what is kept
         self._urgent = urgent
         self._jobs: dict[str, Job] = {}
@@ -78,7 +77,7 @@ class Server:
         self._wake, self._waker = os.pipe()
         self._stop = False
         self._asked: _Taken | None = None  # take() waits for it
-        self._last = time.monotonic()
+        self._last = self._looked = time.monotonic()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             self._socket.bind("\0" + self.name)
@@ -181,8 +180,7 @@ class Server:
             else:
                 os.read(self._wake, 64)
         now = time.monotonic()
-        if news:
-            self._last = now
+        self._last = now if news else self._last
         self._on_time(now)
         return news
 
@@ -191,6 +189,9 @@ class Server:
         for name, since in list(self._idle.items()):
             if now - since > FORGET:
                 self._over(self._jobs[name])
+        if now - self._looked < TICK:
+            return
+        self._looked = now
         for job in list(self._jobs.values()):
             before = len(job.reports)
             if job.arrivals.check(now) and self._urgent:
@@ -396,5 +397,4 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     import sys
-
     sys.exit(main(sys.argv[1:]))

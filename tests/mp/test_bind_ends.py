@@ -263,6 +263,7 @@ def clocked(group):
     return once - bound, strata.clock.now()
 
 
+@pytest.mark.unchecked("a job is checked or timed, not both")
 def test_with_a_clock():
     """A bound call takes what a call takes, on every die's clock."""
     with testing.Pool(2, clock="cm384") as pool:

@@ -53,9 +53,11 @@ def many():
         yield pool
 
 
+@pytest.mark.reports("mismatch")
 def test_every_operation(many):
     many.run(everything)
 
 
+@pytest.mark.reports("deadlock")
 def test_who_is_missing(many):
     many.run(late)

@@ -246,6 +246,7 @@ def test_a_die_killed_between_calls_is_an_error_of_the_next_call(own):
 
 def test_a_stuck_die_is_named_with_the_place_where_it_is(own):
     pool = own(2)
+    pool.run(place)  # both are up, and have done it before
     begin = time.monotonic()
     with pytest.raises(strata.errors.SpawnError) as caught:
         pool.run(sleep_on, 1, 60, timeout=0.5)

@@ -81,7 +81,7 @@ world.all_reduce(x)
             finding.choose(finding.find(), "nothing.py")
 
 
-@pytest.mark.reports("deadlock")
+@pytest.mark.reports(maybe=["deadlock"], why="it is ended soon after it is one")
 def test_a_circle_of_groups_is_a_deadlock(tmp_path):
     body = START + """
 a, b = world.subgroup([0, 1]), world.subgroup([0, 1])

@@ -342,3 +342,20 @@ def test_a_die_that_is_gone_leaves_no_false_reports():
         job.leave(job.dies[1])
         job.finish()
         assert {r.kind for r in job.reports} <= {"leak"} and job.forced
+
+
+def test_a_long_stream_that_nobody_waits_for_has_one_slot():
+    """Each item follows the one before: clocks do not grow with their number."""
+    p = Program(1)
+    for k in range(1, 400):
+        p.fork(0, k)
+        if k > 1:
+            p.take(0, "stream:0.1", k - 1, t=k)
+        p.write(0, 0, 64, t=k)
+        p.post(0, "stream:0.1", t=k, value=k)
+        p.add(0, "done", site=False, t=k)
+    p.take(0, "stream:0.1", 399)
+    p.write(0, 0, 64)
+    job = p.feed()
+    assert not list(job.reports)
+    assert job._slots.count == 2
