@@ -174,6 +174,9 @@ class Group(operations.Operations):
     def _transfer_failed(self, status: int, info: dict[str, Any]) -> None:
         failure.raise_transfer(self, status, info)
 
+    def _cast_refused(self, info: dict[str, Any]) -> None:
+        failure.raise_cast(self, info)
+
     def _stage(self, op: int, stage_src: bool, stage_out: bool, mailbox: bool, src: Any, out: Any, result: Any,
                timeout: Any, async_op: bool, redop: int, root: int, variant: int) -> Any:  # fmt: skip
         return staging.run(self, OPERATIONS[op], stage_src, stage_out, mailbox, src, out, result, timeout, async_op,

@@ -175,6 +175,19 @@ def raise_transfer(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
     raise errors.from_status(status, f"{operation} {way}, {tag}", errno=info["errno"], **context)
 
 
+def raise_cast(group: Any, info: dict[str, Any]) -> NoReturn:
+    """Raises the error of a bound broadcast whose root has cast something else.  The root knows nothing of it."""
+    mine, theirs, root = info["mine"], info["theirs"], group.ranks[info["peer"]]
+    me = group.ranks[group.rank]
+    context = {"group": group.name, "operation": "broadcast", "ranks": (root,), "number": info["number"]}
+    if theirs[0] == _NOTHING:
+        _raise_nothing(group, "bound broadcast", {**info, "members": []}, context)
+    raise errors.CollectiveMismatch(
+        f"rank {root} has called a bound {describe(*theirs)}, and rank {me} a bound {describe(*mine)}: members call "
+        "their bound broadcasts in different orders; this one is passed over", **context,
+    )  # fmt: skip
+
+
 def _raise_nothing(group: Any, what: str, info: dict[str, Any], context: dict[str, Any]) -> NoReturn:
     """The peer's stream had failed before it came to the message, and nothing stands in its place."""
     peer, lost = info["peer"], info["theirs"][1] - 1

@@ -149,6 +149,24 @@ class Exchange(Steps):
         work.wait()
 
 
+class Casts(Steps):
+    """Bound broadcasts of every die in turn, the victim's ahead of the others, called and begun."""
+
+    def prepare(self):
+        self.count = min(self.count, 8192)
+        self.x = strata.empty(self.count, "i8")
+        self.ops = [self.g.broadcast.bind(self.x, root) for root in range(self.n)]
+
+    def round(self):
+        for root in [*range(self.n), *[self.victim] * 8]:
+            self.x[:] = self.values(root) if self.rank == root else -1
+            if root % 2:
+                self.ops[root].start().wait()
+            else:
+                self.ops[root]()
+            assert (self.x == self.values(root)).all()
+
+
 class Split(Steps):
     """Groups that are made, used and let go."""
 

@@ -11,6 +11,7 @@ from cpython.object cimport PyObject
 import types
 
 from strata._core.array cimport Array, look
+from strata._core.casting cimport Casts
 from strata._core.front cimport Front
 from strata._core.group cimport CoreGroup, st_transfer, st_worker_idle
 from strata._core.stream cimport current
@@ -135,7 +136,8 @@ cdef class Persistent(Draft):
         if self.message:
             t = self.transfer
             array = self.out if t.receive else self.src
-            return (<Transfers>self.group).carry(&t, array, array, self.ns, False, None)
+            (<Transfers>self.group).carry(&t, array, array, self.ns, False, None)
+            return self.result
         group = <Front>self.group
         if not st_worker_idle(&group.collectives) or (self.lanes is not None and self.lanes is not group._lanes):
             return self.run_again(False)
@@ -151,6 +153,8 @@ cdef class Persistent(Draft):
         cdef bint receive
         if not self.message:
             return (<Front>self.group).again(self, async_op)
+        if self.transfer.cast:
+            return (<Casts>self.group).cast_again(self, async_op)
         receive = self.transfer.receive
         return (<Transfers>self.group).start(receive, self.out if receive else self.src, self.transfer.peer,
                                              self.transfer.tag, self.timeout, async_op)
@@ -298,7 +302,7 @@ cdef class BoundOperation:
         if op.group is None:
             raise TypeError(f"{op.operation} cannot be bound")
         if not op.message:
-            (<Front>group).agree(op)
+            (<Casts>group).bound_by_all(op)
         return op
 
     def __call__(self, *args, **kwargs):

@@ -6,7 +6,7 @@ from strata._core.abi cimport ST_EMISMATCH, ST_OK
 from strata._core.front cimport Front
 from strata._core.group cimport CoreGroup, st_item_done, st_request, st_transfer, st_worker_idle
 from strata._core.planned cimport PlanHandle
-from strata._core.transfer cimport Transfers
+from strata._core.transfer cimport Draft, Transfers
 from strata._core.work cimport Work
 
 
@@ -56,6 +56,9 @@ cdef class TimedWork(Work):
 
 
 cdef class Clocked(Collectives):
+
+    cdef bint casts(self, Draft d) except -1:
+        return False  # whoever is late must be seen to be: the clock, and the check, know broadcasts
 
     cdef object make_work(self):
         cdef TimedWork work = TimedWork.__new__(TimedWork)

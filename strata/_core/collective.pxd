@@ -1,5 +1,5 @@
-from strata._core.front cimport Front
+from strata._core.casting cimport Casts
 
 
-cdef class Collectives(Front):
+cdef class Collectives(Casts):
     cdef int check_root(self, object root, const char *what) except -1

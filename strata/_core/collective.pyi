@@ -2,9 +2,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from strata._core.front import Front
+from strata._core.casting import Casts
 
-class Collectives(Front):
+class Collectives(Casts):
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Any: ...
     def all_reduce(
         self,

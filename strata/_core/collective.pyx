@@ -6,6 +6,7 @@ from libc.stdint cimport uint32_t, uintptr_t
 from libc.string cimport memset
 
 from strata._core.array cimport Array, look
+from strata._core.casting cimport Casts
 from strata._core.front cimport (
     OP_ALL_GATHER,
     OP_ALL_REDUCE,
@@ -16,7 +17,6 @@ from strata._core.front cimport (
     OP_REDUCE,
     OP_REDUCE_SCATTER,
     OP_SCATTER,
-    Front,
 )
 from strata._core.transfer cimport Draft, Shape
 
@@ -76,7 +76,7 @@ cdef inline uint32_t way(Collectives self, str operation, object algorithm, obje
     return self.variant(operation, algorithm, path, cores, partition)
 
 
-cdef class Collectives(Front):
+cdef class Collectives(Casts):
     """The operations of a group.
 
     All of them: any numpy array is accepted; fabric arrays are used where they lie, others

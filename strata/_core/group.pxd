@@ -49,6 +49,7 @@ cdef extern from "st_worker.h" nogil:
     struct st_transfer:
         uint32_t receive
         uint32_t peer
+        uint32_t cast
         int err
         uint32_t refused
         st_message m

@@ -14,6 +14,7 @@ from strata._core.group cimport (
     st_group,
     st_now_ns,
     st_transfer,
+    st_worker,
     st_worker_idle,
     st_worker_submit,
 )
@@ -156,8 +157,9 @@ cdef class Transfers(CoreGroup):
         cdef Work work
         cdef bint queued = False
         cdef int rc
-        cdef object result = array if t.receive else None
-        if async_op or stream is not None or not st_worker_idle(&self.transfers):
+        cdef object result = array if t.receive or t.cast else None
+        cdef st_worker *worker = &self.collectives if t.cast else &self.transfers  # casts keep their place among them
+        if async_op or stream is not None or not st_worker_idle(worker):
             work = self.make_work()
             work.group = self
             work.keep = temporary
@@ -173,7 +175,7 @@ cdef class Transfers(CoreGroup):
                 work.progress = (<CoreStream>stream).progress
             try:
                 self.remember(work)
-                queued = st_worker_submit(&self.transfers, &work.item) == ST_OK
+                queued = st_worker_submit(worker, &work.item) == ST_OK
             finally:
                 if stream is not None:
                     (<CoreStream>stream).end(work if queued else None)

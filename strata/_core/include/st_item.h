@@ -71,6 +71,24 @@ static inline uint64_t st_item_lost(struct st_ctx *ctx, const struct st_progress
     return 0;
 }
 
+/* Nothing takes a message's place, since its stream has failed. */
+static inline void st_item_nothing(struct st_item *item)
+{
+    item->cancelled = 1;
+    item->transfer.desc = ST_DESC_NOTHING;
+    item->transfer.count = st_item_lost(item->worker->group->ctx, item->stream);
+    item->transfer.bytes = 0;
+    item->transfer.buf = NULL;
+}
+
+/* Waits until the stream of an item has come to it; ST_ECANCELED: it has failed before. */
+static inline int st_item_await(const struct st_item *item, const struct st_wait_policy *policy)
+{
+    if (!item->stream)
+        return ST_OK;
+    return item->cancelled ? ST_ECANCELED : st_stream_turn(item->stream, item->turn, policy);
+}
+
 /* Has the turn of a transfer on a stream come?  If the stream has failed, nothing takes its place among the messages,
  * and the peer hears of it. */
 static inline int st_item_turn(struct st_item *item)
@@ -84,13 +102,8 @@ static inline int st_item_turn(struct st_item *item)
         return 0;
     item->begun = 1;
     item->deadline_ns = item->timeout_ns ? st_now_ns() + item->timeout_ns : 0;
-    if (rc == ST_ECANCELED) {
-        item->cancelled = 1;
-        item->transfer.desc = ST_DESC_NOTHING;
-        item->transfer.count = st_item_lost(item->worker->group->ctx, item->stream);
-        item->transfer.bytes = 0;
-        item->transfer.buf = NULL;
-    }
+    if (rc == ST_ECANCELED)
+        st_item_nothing(item);
     return 1;
 }
 
@@ -107,7 +120,7 @@ static inline void st_item_append(struct st_item **pending, struct st_item *item
     for (at = pending; *at; at = &(*at)->next) {
         const struct st_transfer *o = &(*at)->transfer;
 
-        if (o->state == ST_P2P_NEW && o->receive == t->receive && o->peer == t->peer && o->tag == t->tag && o->cast == t->cast)
+        if (o->state == ST_P2P_NEW && o->receive == t->receive && o->peer == t->peer && o->tag == t->tag)
             item->ahead = *at;
     }
     if (item->ahead)

@@ -259,12 +259,13 @@ static inline int st_p2p_look(struct st_group *g, struct st_transfer *t)
 }
 
 /* Drives one transfer to its end. */
-static inline int st_p2p_run(struct st_group *g, struct st_transfer *t, uint64_t timeout_ns)
+static inline int st_p2p_run_by(struct st_group *g, struct st_transfer *t, const struct st_wait_policy *policy,
+                                uint64_t timeout_ns)
 {
     struct st_waiter w;
     int rc, why, waited = 0;
 
-    st_wait_begin(&w, &g->ctx->wait, &g->header->wake_word, &g->header->sleepers, timeout_ns);
+    st_wait_begin(&w, policy, &g->header->wake_word, &g->header->sleepers, timeout_ns);
     st_p2p_record(g, t, 0);
     while ((rc = st_p2p_progress(g, t)) == ST_AGAIN) {
         waited = 1;
@@ -283,6 +284,11 @@ static inline int st_p2p_run(struct st_group *g, struct st_transfer *t, uint64_t
     st_wait_end(&w);
     st_p2p_recorded(g, t, rc, waited);
     return rc;
+}
+
+static inline int st_p2p_run(struct st_group *g, struct st_transfer *t, uint64_t timeout_ns)
+{
+    return st_p2p_run_by(g, t, &g->ctx->wait, timeout_ns);
 }
 
 #endif

@@ -68,15 +68,25 @@ static inline int st_group_acquire(struct st_group *g, const struct st_wait_poli
 
 static inline void st_group_release(struct st_group *g) { pthread_mutex_unlock(&g->lock); }
 
+/* Makes or takes a cast, which has its place among the collectives. */
+static inline int st_worker_cast(struct st_worker *w, struct st_item *item, const struct st_wait_policy *policy)
+{
+    int rc = st_item_await(item, policy);
+
+    if (rc == ST_ECANCELED)
+        st_item_nothing(item);
+    if (rc == ST_OK || rc == ST_ECANCELED)
+        rc = st_worker_stopping(w) ? ST_EINTR : st_p2p_run_by(w->group, &item->transfer, policy, item->timeout_ns);
+    return item->cancelled && rc != ST_EINTR ? ST_ECANCELED : rc;
+}
+
 /* Runs a collective; one on a stream when that has come to it.  If the stream has failed, nothing takes its place in
  * the group, and all members hear of it. */
 static inline int st_worker_collective(struct st_worker *w, struct st_item *item, const struct st_wait_policy *policy)
 {
     struct st_request nothing, *r = &item->request;
-    int rc = ST_OK;
+    int rc = st_item_await(item, policy);
 
-    if (item->stream)
-        rc = item->cancelled ? ST_ECANCELED : st_stream_turn(item->stream, item->turn, policy);
     if (rc == ST_ECANCELED) {
         memset(&nothing, 0, sizeof nothing);
         nothing.desc = ST_DESC_NOTHING;
@@ -104,7 +114,8 @@ static inline void st_worker_collectives(struct st_worker *w, const struct st_wa
     struct st_item *item;
 
     while ((item = st_worker_next(w, 1)) != NULL)
-        st_item_finish(w, item, st_worker_collective(w, item, policy));
+        st_item_finish(w, item, item->transfer.cast ? st_worker_cast(w, item, policy)
+                                                    : st_worker_collective(w, item, policy));
 }
 
 /* One look at a transfer; ST_AGAIN: it goes on. */

@@ -1,0 +1,3 @@
+from strata._core.front import Front
+
+class Casts(Front): ...
