@@ -41,8 +41,8 @@ def test_the_benchmark_answers_its_questions(tmp_path):
     status, text = run(0, "bench/moe.py", "-n", "3", "--tokens", "40", "--hidden", "256", "--experts", "12",
                        "--topk", "3", "--rounds", "3", "--json", str(tmp_path / "rows"))  # fmt: skip
     assert status == 0, text
-    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
-    assert {row["question"] for row in rows} == {"high", "low", "partition", "rounds"}
+    _, *rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]  # after the machine
+    assert {row["record"] for row in rows} == {"high", "low", "partition", "rounds"}
     staged = [row for row in rows if row["system"].startswith("staged")]
     assert len(staged) == 2 and all(row["dispatch"] > 0 and row["combine"] > 0 for row in staged)
     balanced = [row for row in rows if row["system"] == "balanced"]
