@@ -71,11 +71,14 @@ def test_the_same_plans_as_one_by_one(operation):
         spec = asked(chance, operation, nranks, count)
         more = options(chance)
         for algorithm in algorithms.available(spec, more["topology"]) if spec else ():
+            if algorithms.is_users(algorithm.name):
+                continue  # of another test; how many there are must not move the seed's draws
             if chance.random() < 0.5:
                 cores, some = int(chance.choice([1, 2, 3, 7, 48])), chance.integers(nranks, size=3).tolist()
                 compared += same(spec, cores, looked_at=some, algorithm=algorithm.name, **more)
                 used.add(algorithm.name)
-    everywhere = {a.name for a in algorithms.available(cases.spec(operation, 7, 8), Topology(2, 4))}
+    known = algorithms.available(cases.spec(operation, 7, 8), Topology(2, 4))
+    everywhere = {a.name for a in known if not algorithms.is_users(a.name)}
     assert compared > 100 and used >= everywhere
 
 
