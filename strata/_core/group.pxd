@@ -78,6 +78,7 @@ cdef extern from "st_worker.h" nogil:
     int st_worker_idle(const st_worker *w)
     int st_item_wait(st_item *item, const st_wait_policy *policy, uint64_t timeout_ns)
     int st_item_done(const st_item *item)
+    bint st_group_take(st_group *g, const st_wait_policy *policy)
     int st_group_acquire(st_group *g, const st_wait_policy *policy, uint64_t timeout_ns)
     void st_group_release(st_group *g)
     uint64_t st_now_ns()

@@ -52,22 +52,6 @@ cdef extern from "st_item.h" nogil:
     void st_channel_open(st_group *g, uint32_t dst, uint64_t va)
 
 
-cdef extern from *:
-    """
-    #include "st_worker.h"
-
-    /* st_group_acquire, if that needs no wait. */
-    static inline int st_group_take(struct st_group *g)
-    {
-        if (pthread_mutex_trylock(&g->lock) != 0)
-            return 0;
-        g->policy = g->ctx->wait;
-        return 1;
-    }
-    """
-    bint st_group_take(st_group *g) nogil
-
-
 cdef enum:
     ALONE = 1 << 15  # bytes that a group of one copies without letting go of the interpreter
     SLOTS = 256
@@ -247,7 +231,7 @@ cdef class CoreGroup(Membership):
     cdef object run(self, st_request *r, object src, object out, object scratch, PlanHandle handle):
         """Runs a request on these arrays to its end; raises what went wrong.  ``handle``: of its plan, or None."""
         cdef int rc
-        if self.g.n == 1 and r.solo <= ALONE and st_group_take(&self.g):  # it waits for nobody
+        if self.g.n == 1 and r.solo <= ALONE and st_group_take(&self.g, &self.g.ctx.wait):  # it waits for nobody
             rc = st_collective(&self.g, r)
             st_group_release(&self.g)
             if rc != ST_OK:

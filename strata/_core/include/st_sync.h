@@ -4,6 +4,15 @@
 
 #include "st_group.h"
 
+/* Takes the group for a collective, if nobody has it. */
+static inline int st_group_take(struct st_group *g, const struct st_wait_policy *policy)
+{
+    if (pthread_mutex_trylock(&g->lock) != 0)
+        return 0;
+    g->policy = *policy;
+    return 1;
+}
+
 /* ---- waiting for members --------------------------------------------------------- */
 
 static inline int st_here(const struct st_group *g, uint32_t phase, uint64_t number, uint32_t j)

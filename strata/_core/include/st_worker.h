@@ -40,30 +40,26 @@ static inline struct st_item *st_worker_next(struct st_worker *w, int wait)
 }
 
 /* Takes the group for a collective; others wait their turn. */
-static inline int st_group_acquire(struct st_group *g, const struct st_wait_policy *policy,
-                                   uint64_t timeout_ns)
+static inline int st_group_acquire(struct st_group *g, const struct st_wait_policy *policy, uint64_t timeout_ns)
 {
     struct st_flight_record *record = NULL;
     struct st_waiter w;
     int rc = ST_OK;
 
-    if (pthread_mutex_trylock(&g->lock) != 0) {
-        st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
-        while (pthread_mutex_trylock(&g->lock) != 0) {
-            rc = st_wait_step(&w);
-            if (rc == ST_ETIMEOUT || rc == ST_EINTR)
-                break;
-            if (rc == ST_AGAIN)
-                st_flight_waits(g->ctx, &record, ST_FLIGHT_LOCK, ST_FLIGHT_NOBODY, g->id, g->number + 1, 0);
-            rc = ST_OK;
-        }
-        st_wait_end(&w);
-        st_flight_waited(g->ctx, record, rc);
-        if (rc != ST_OK)
-            return rc;
+    if (st_group_take(g, policy))
+        return ST_OK;
+    st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
+    while (!st_group_take(g, policy)) {
+        rc = st_wait_step(&w);
+        if (rc == ST_ETIMEOUT || rc == ST_EINTR)
+            break;
+        if (rc == ST_AGAIN)
+            st_flight_waits(g->ctx, &record, ST_FLIGHT_LOCK, ST_FLIGHT_NOBODY, g->id, g->number + 1, 0);
+        rc = ST_OK;
     }
-    g->policy = *policy;
-    return ST_OK;
+    st_wait_end(&w);
+    st_flight_waited(g->ctx, record, rc);
+    return rc;
 }
 
 static inline void st_group_release(struct st_group *g) { pthread_mutex_unlock(&g->lock); }
