@@ -17,7 +17,7 @@ _STATUS = {status.name: code for code, status in enumerate(errors.STATUS)}
 DEAD, TIMEOUT, MISMATCH, BROKEN = (_STATUS[f"ST_E{n}"] for n in ("DEAD", "TIMEOUT", "MISMATCH", "BROKEN"))
 SYSTEM, INTERRUPTED, UNREGISTERED = _STATUS["ST_ESYS"], _STATUS["ST_EINTR"], _STATUS["ST_EREG"]
 
-_NOTHING = front.OPERATIONS.index("nothing (it failed)")  # st_collective.h: ST_DESC_NOTHING
+_NOTHING = front.OPERATIONS.index("nothing (it failed)")  # st_group.h: ST_DESC_NOTHING
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _PHASES = ("before it arrived", "during the operation", "before it had finished its part")
 

@@ -1,7 +1,6 @@
 """Casts: bound broadcasts of few bytes, in which the root waits for nobody (st_cast.h)."""
 
 cimport numpy as cnp
-from libc.errno cimport errno
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
@@ -100,7 +99,7 @@ cdef class Casts(Front):
                                 "number": self.g.number})
         r.desc = t.desc
         r.number = self.g.number
-        r.err = t.err if t.err else errno
+        r.err = t.err
         if t.refused:
             r.refused = 2 if t.receive else 1
         return self.failed(status, &r, None)

@@ -47,4 +47,5 @@ cdef class Front(Transfers):
     cdef object describe(self, Shape *s, Array *src, Array *out, object src_array, object out_array,
                          object result, object timeout, Draft d)
     cdef int agree(self, Draft d) except -1
+    cdef object in_turn(self, st_request *r)
     cdef object again(self, Draft d, bint async_op)

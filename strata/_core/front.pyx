@@ -55,6 +55,12 @@ cdef inline bint mail_fits(uint32_t op, uint64_t nbytes, uint32_t n, uint64_t ma
     return st_mailbox_fits(nbytes, extra, n, mailbox_bytes)
 
 
+cdef inline bint by_mail(const Shape *s, uint32_t n, uint64_t mailbox_bytes) noexcept:
+    """Whether an operation goes by mailboxes.  An algorithm that was asked for by name may not work from
+    them: odd variants are those."""
+    return s.like != 0 or (not s.variant & 1 and mail_fits(s.op, s.mail, n, mailbox_bytes))
+
+
 def mailbox_fits(str operation, uint64_t nbytes, uint32_t n, uint64_t mailbox_bytes):
     """Whether a contributor's ``nbytes`` travel by mailbox in a group of n members."""
     return bool(mail_fits(OPERATIONS.index(operation), nbytes, n, mailbox_bytes))
@@ -100,9 +106,7 @@ cdef class Front(Transfers):
         cdef uint32_t n = self.g.n
         cdef uint32_t itemsize = src.itemsize if src.itemsize else out.itemsize
         cdef uint32_t dtype = src.dtype if src.dtype else out.dtype
-        # An algorithm that was asked for by name may not work from mailboxes: odd variants are those.
-        cdef bint mailbox = s.like != 0 or (not s.variant & 1
-                                            and mail_fits(s.op, s.mail, n, self.g.mailbox_bytes))
+        cdef bint mailbox = by_mail(s, n, self.g.mailbox_bytes)
         cdef bint exposed = False
         cdef uint64_t key
         cdef PlanHandle handle = None
@@ -150,9 +154,8 @@ cdef class Front(Transfers):
             if timeout is not None:
                 raise errors.InvalidArgument(f"{OPERATIONS[s.op]}: an operation that is captured has no timeout of its "
                                              "own: replay() takes one for all", operation=OPERATIONS[s.op])
-            way.mailbox = s.like != 0 or (not s.variant & 1 and mail_fits(s.op, s.mail, self.g.n,
-                                                                          self.g.mailbox_bytes))
-            return self.record(s, src, out, src_array, out_array, result, way.mailbox, later)
+            return self.record(s, src, out, src_array, out_array, result,
+                               by_mail(s, self.g.n, self.g.mailbox_bytes), later)
         if stream is not None:
             self.check_queued(src_array, out_array)
         blank(&r, self.g.n)
@@ -211,11 +214,15 @@ cdef class Front(Transfers):
         r.count = d.request.count
         r.fence = 1
         r.timeout_ns = d.request.timeout_ns
-        if st_worker_idle(&self.collectives):
-            self.run(&r, None, None, None, None)
-        else:
-            self.submit(&r, None, None, False, None)
+        self.in_turn(&r)
         return 0
+
+    cdef object in_turn(self, st_request *r):
+        """Runs a request without arrays to its end, after what the group's thread has."""
+        if st_worker_idle(&self.collectives):
+            self.run(r, None, None, None, None)
+        else:
+            self.submit(r, None, None, False, None)
 
     cdef object again(self, Draft d, bint async_op):
         """A call of what a draft describes, with all that a call looks at, but its arguments."""
@@ -374,10 +381,7 @@ cdef class Front(Transfers):
         r.desc = ST_DESC(OP_ABSTAIN, 0, 0, 0, 0)
         r.timeout_ns = deadline_of(timeout, self.context)
         try:
-            if st_worker_idle(&self.collectives):
-                self.run(&r, None, None, None, None)
-            else:
-                self.submit(&r, None, None, False, None)
+            self.in_turn(&r)
         except errors.CollectiveMismatch:
             pass
 
