@@ -266,7 +266,7 @@ static inline int st_p2p_run_by(struct st_group *g, struct st_transfer *t, const
     int rc, why, waited = 0;
 
     st_wait_begin(&w, policy, &g->header->wake_word, &g->header->sleepers, timeout_ns);
-    st_p2p_record(g, t, 0);
+    st_p2p_record(g, t, policy->arg ? ST_FLIGHT_ASYNC : 0); /* arg: a thread of the group's */
     while ((rc = st_p2p_progress(g, t)) == ST_AGAIN) {
         waited = 1;
         why = st_wait_step(&w);
