@@ -11,7 +11,7 @@ import signal
 
 import faultlib
 import numpy as np
-from faultwatch import BOUND, Watch, at_a_moment, descriptors, fell, reached, threads, until
+from faultwatch import BOUND, Watch, at_a_moment, descriptors, fell, nothing_left, reached, threads, until
 
 import strata
 from strata import bootstrap, errors
@@ -62,9 +62,7 @@ class Elastic:
         self.die.say("done")
         self.die.hear()
         strata.finalize()
-        until(lambda: threads() <= held[0], f"{threads()} threads, {held[0]} before")
-        left = [name for name in descriptors() if name not in held[1] and "strata." not in name]
-        assert not left, f"descriptors left open: {left}"  # but for the UB space's
+        nothing_left(*held)
 
     def first(self):
         """Before anybody is started again: the first deaths; the survivors' group."""

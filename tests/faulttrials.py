@@ -18,7 +18,7 @@ import faultsteps_all
 import faultsteps_elastic as elastic
 import faultsteps_more
 from faultsteps_all import OPERATIONS
-from faultwatch import BOUND, at_a_moment, descriptors, fell, reached, threads, until
+from faultwatch import BOUND, at_a_moment, descriptors, fell, nothing_left, reached, threads, until
 
 import strata
 from strata import bootstrap, errors
@@ -149,9 +149,7 @@ class Play:
         self.die.say("done")
         self.die.hear()
         strata.finalize()
-        until(lambda: threads() <= before[0], f"{threads()} threads, {before[0]} before")
-        left = [name for name in descriptors() if name not in before[1] and "strata." not in name]
-        assert not left, f"descriptors left open: {left}"  # but for the UB space's
+        nothing_left(*before)
 
     def through(self, which):
         """This die has come to the end of its rounds: the victim waits for its death, the others for the error."""

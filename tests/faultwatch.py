@@ -35,6 +35,13 @@ def descriptors():
     return found
 
 
+def nothing_left(threads_before, descriptors_before):
+    """A die that has left the job has the threads and descriptors that it had before; but for the UB space's."""
+    until(lambda: threads() <= threads_before, f"{threads()} threads, {threads_before} before")
+    left = [name for name in descriptors() if name not in descriptors_before and "strata." not in name]
+    assert not left, f"descriptors left open: {left}"
+
+
 def reached():
     """How often this process has reached each fault point; nothing without the checked core."""
     if not _core.CHECKED:

@@ -45,4 +45,19 @@ static inline struct st_group *handle_bind(struct handle *h, struct st_ctx *ctx,
     return &h->g;
 }
 
+/* Words by which a message is known. */
+static void fill(uint64_t *buf, uint64_t bytes, uint64_t identity)
+{
+    for (uint64_t i = 0; i < bytes / 8; i++)
+        buf[i] = identity * 0x9e3779b97f4a7c15ull + i;
+}
+
+static int filled(const uint64_t *buf, uint64_t bytes, uint64_t identity)
+{
+    for (uint64_t i = 0; i < bytes / 8; i++)
+        if (buf[i] != identity * 0x9e3779b97f4a7c15ull + i)
+            return 0;
+    return 1;
+}
+
 #endif

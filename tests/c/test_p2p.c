@@ -89,20 +89,6 @@ static void scene_close(struct scene *s, struct dies *d)
     dies_close(d);
 }
 
-static void fill(uint64_t *buf, uint64_t bytes, uint64_t identity)
-{
-    for (uint64_t i = 0; i < bytes / 8; i++)
-        buf[i] = identity * 0x9e3779b97f4a7c15ull + i;
-}
-
-static int filled(const uint64_t *buf, uint64_t bytes, uint64_t identity)
-{
-    for (uint64_t i = 0; i < bytes / 8; i++)
-        if (buf[i] != identity * 0x9e3779b97f4a7c15ull + i)
-            return 0;
-    return 1;
-}
-
 /* ---- one thread that drives both ends step by step ------------------------------------ */
 
 /* A message to oneself; any size, any order of tags. */
