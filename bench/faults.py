@@ -11,19 +11,19 @@ own, so that what is left in it is theirs.  How to read it: bench/README.md.
 
 import argparse
 import ctypes
-import json
 import sys
 from pathlib import Path
 
+from bench_lib.lines import Kind, Lines, read
 from faults_lib import measure, report
 from faults_lib.jobs import EXTRA, NotStarted, library
 from versus_lib import contenders
 from versus_lib.arguments import positive
-from versus_lib.report import machine
 
 CONTENDERS = ("strata", *contenders.MPIS, "gloo", *EXTRA)
 SIZES = {"kill": (8, 1 << 20), "stop": (8,), "counts": (8, 1 << 16, 1 << 22), "operations": (8, 1 << 16),
          "left": (1 << 20,)}
+KINDS = {"fault": Kind(("contender", "n", "fault", "bytes"), less=("ended_ms",))}
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
@@ -99,24 +99,16 @@ def main(argv=None):
     if a.setup:
         failed = contenders.setup([name for name in a.contenders if name in contenders.PACKAGES])
         return f"not installed: {', '.join(failed)}" if failed else 0
-    records = []
     if a.replay:
-        records += [json.loads(line) for line in Path(a.replay).read_text().splitlines()]
+        records = read(a.replay)
     else:
-        out = open(a.json, "w") if a.json else None     # held for the whole run
-
-        def keep(record):
-            records.append(record)
-            if out:
-                print(json.dumps(record), file=out, flush=True)
-
+        records = Lines(a.json)
         here, skipped = present(a.contenders)
         if not here:
             sys.exit("nothing to measure: no contender is installed")
-        keep({"record": "machine", **machine(), "n": a.n, "rounds": a.rounds, "limit": a.limit, "skipped": skipped,
-              "own_shm": own_shm()})
+        records.head("faults", KINDS, n=a.n, rounds=a.rounds, limit=a.limit, skipped=skipped, own_shm=own_shm())
         try:
-            take(a, here, keep, lambda text: print(text, file=sys.stderr, flush=True))
+            take(a, here, records.keep, lambda text: print(text, file=sys.stderr, flush=True))
         except KeyboardInterrupt:
             print("interrupted: what follows is what was measured until then")
     info = next(r for r in records if r["record"] == "machine")
