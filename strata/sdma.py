@@ -141,10 +141,10 @@ def write(at: Place, value: int) -> None:
 
 
 def poll(at: Place, value: int) -> bool:
-    """Whether a flag has come to ``value``.  A poisoned one raises what ``wait`` would."""
+    """Whether a flag has come to ``value``.  One that was poisoned before it had raises what ``wait`` would."""
     now = read(at)
     if now & POISON:
-        wait(at, _value(value))  # raises
+        wait(at, _value(value))  # raises, or it had come to that before
     return now >= _value(value)
 
 
@@ -152,7 +152,8 @@ def wait(at: Place, value: int, *, rank: int | None = None, timeout: float | Non
     """Returns when a flag has come to ``value`` (completion I).
 
     ``rank``: the die that will raise it, whose death ends the wait with PeerDead.  ``timeout``: seconds (None: option
-    timeout); CollectiveTimeout.  A poisoned flag raises the error that its chain failed with.
+    timeout); CollectiveTimeout.  A flag that was poisoned before it had come to ``value`` raises the error that its
+    chain failed with.
     """
     context = bootstrap.context()
     flags.wait(context, _flag("at", at), _value(value), _rank(context, rank), timeout)

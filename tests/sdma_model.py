@@ -20,6 +20,7 @@ FIRSTS = (0, 1, 2**32 - 3, 2**63 - 2, 2**64 - 1, 2**64 - 4)
 DEPTHS = (2, 4, 8)
 NOWHERE = 0x1000
 POISON = 1 << 63
+MOST = POISON // 256 - 1  # the greatest value that a poisoned flag keeps
 CODES = {status.name: code for code, status in enumerate(errors.STATUS)}
 OK, INVAL, TIMEOUT, REG, CORRUPT, AGAIN, CANCELED = (
     CODES[f"ST_{name}"] for name in ("OK", "EINVAL", "ETIMEOUT", "EREG", "ECORRUPT", "AGAIN", "ECANCELED")
@@ -36,6 +37,15 @@ class Work:
         self.event = event  # it is notified, and can be cancelled
         self.status, self.index, self.cancel, self.ended = OK, 0, OK, False
         self.real: Any = None
+
+
+def reached(flag):
+    """The value that a flag had come to before it was poisoned, if it is."""
+    return flag >> 8 & MOST if flag & POISON else flag
+
+
+def poisoned(flag, status):
+    return POISON | min(reached(flag), MOST) << 8 | status
 
 
 class Item:
@@ -144,7 +154,7 @@ class Model:
     def raise_flag(self, status, item):
         if status:
             if not item.flags & d.SILENT:
-                self.flags[item.dst] = POISON | status
+                self.flags[item.dst] = poisoned(self.flags[item.dst], status)
         elif item.kind == d.WRITE:
             self.flags[item.dst] = item.value
         elif item.kind == d.ADD:
@@ -157,7 +167,9 @@ class Model:
 
     def gate(self, ring, item):
         value = self.flags[item.src]
-        if value & POISON:
+        if value & POISON and not item.value & POISON:
+            if reached(value) >= item.value:
+                return OK
             status = value & 0xFF
             return status if 0 < status < len(errors.STATUS) and errors.STATUS[status].error else CORRUPT
         if value >= item.value:

@@ -243,7 +243,7 @@ static void expect_bad(struct rig *r, struct st_lane *lane, const struct bad *b,
         CHECK_IS(rig_status(lane, at + k), ST_ECANCELED);
     CHECK_IS(rig_status(lane, at + 5), b->status);
     CHECK(data[0] == 1 && data[63] == 1);
-    CHECK(flags[0] == (ST_SDMA_POISON | (uint64_t)b->status) && flags[1] == 5 && flags[2] == flags[0]);
+    CHECK(flags[0] == st_flag_poisoned(5, b->status) && flags[1] == 5 && flags[2] == flags[0]);
     CHECK(st_event_count(e, event) == 1 && st_event_status(e, event) == b->status);
     CHECK(e->events[event].index == at && e->events[event].ring == lane->index);
     CHECK(memcmp(&e->events[event].failed.src, &b->d.src, 32) == 0 && e->events[event].failed.type == b->d.type);
@@ -497,7 +497,38 @@ static void test_poison(void)
     d[1] = make_write(seen[0], 1);
     rig_put(r, 2, &lane[0], d, 2);
     rig_run(r);
-    CHECK(*seen[0] == (ST_SDMA_POISON | ST_ECORRUPT));
+    CHECK(*seen[0] == (ST_SDMA_POISON | 9 << 8 | ST_ECORRUPT));
+    rig_close(r);
+}
+
+/* A flag that has come to a value before it is poisoned has come to it: what waits for that, or less, goes on. */
+static void test_late_look(void)
+{
+    static const uint64_t come[] = {0, 1, 3, ST_SDMA_REACHED - 1, ST_SDMA_REACHED, ST_SDMA_REACHED + 1, ST_SDMA_POISON - 1};
+    struct rig *r = rig_open(2, 16, 0);
+    struct st_lane lane[2] = {rig_ring(r, 0, 16, 1), rig_ring(r, 1, 16, 1)};
+    uint64_t *flag = rig_take(r, 0, 64), *out = rig_take(r, 1, 64), kept;
+    struct st_descriptor d[4];
+    uint32_t i;
+
+    for (i = 0; i < sizeof come / sizeof come[0]; i++) {
+        kept = come[i] < ST_SDMA_REACHED ? come[i] : ST_SDMA_REACHED;
+        *flag = come[i];
+        out[0] = out[1] = 0;
+        d[0] = (struct st_descriptor){.type = ST_SDMA_FILL, .flags = ST_SDMA_BEGIN, .dst = 8, .bytes = 8};
+        d[1] = make_write(flag, come[i] + 1);
+        d[2] = d[1]; /* poison on poison: the same */
+        rig_put(r, 0, &lane[0], d, 3);
+        rig_run(r);
+        CHECK(*flag == (ST_SDMA_POISON | kept << 8 | ST_EREG));
+        d[0] = with_flags(make_gate(flag, kept), ST_SDMA_BEGIN);
+        d[1] = make_write(&out[0], 1);
+        d[2] = with_flags(make_gate(flag, kept + 1), ST_SDMA_BEGIN);
+        d[3] = make_write(&out[1], 1);
+        rig_put(r, 1, &lane[1], d, 4);
+        rig_run(r);
+        CHECK(out[0] == 1 && out[1] == (ST_SDMA_POISON | ST_EREG));
+    }
     rig_close(r);
 }
 
@@ -563,7 +594,8 @@ static void test_call(void)
     rig_put(r, 0, &lane, d, 2);
     rig_run(r);
     CHECK_IS(st_event_status(r->e[0], event), ST_EINVAL);
-    CHECK(out[2] == (ST_SDMA_POISON | ST_EINVAL) && out[199] == out[2] && r->e[0]->events[event].index == 6);
+    CHECK(out[2] == st_flag_poisoned(3002, ST_EINVAL) && out[199] == st_flag_poisoned(3199, ST_EINVAL));
+    CHECK(r->e[0]->events[event].index == 6);
     CHECK(rig_status(&lane, 6) == ST_EINVAL && st_event_count(r->e[0], event) == 4);
     list[1] = make_notify(event);
     rig_put(r, 0, &lane, d, 2);
@@ -747,6 +779,7 @@ int main(int argc, char **argv)
     test_file();
     test_overwritten();
     test_poison();
+    test_late_look();
     test_count();
     test_call();
     test_call_freed();

@@ -222,8 +222,14 @@ static void test_ends(void)
     CHECK_IS(st_stream_wait(engine, p, 1, &d->ctx[0].wait, LONG), ST_EDEAD);
     st_stream_end(&d->ctx[0], p, 4, ST_ETIMEOUT); /* the item's patience, not the waiter's */
     CHECK_IS(st_stream_wait(engine, p, 1, &d->ctx[0].wait, LONG), ST_ECANCELED);
-    st_store_seqcst_64(&p->done, ST_SDMA_POISON | 77);
-    CHECK_IS(st_stream_wait(engine, p, 1, &d->ctx[0].wait, LONG), ST_ECANCELED);
+    st_store_seqcst_64(&p->done, ST_SDMA_POISON | 77); /* no status */
+    CHECK_IS(st_stream_wait(engine, p, 1, &d->ctx[0].wait, LONG), ST_ECORRUPT);
+    st_stream_reset(p);
+    st_stream_end(&d->ctx[0], p, 0, ST_OK);
+    st_stream_end(&d->ctx[0], p, 1, ST_EREG); /* the first has ended well all the same, whoever asks late */
+    CHECK_IS(st_stream_wait(engine, p, 1, &d->ctx[0].wait, LONG), ST_OK);
+    CHECK_IS(st_stream_wait(engine, p, 2, &d->ctx[0].wait, LONG), ST_EREG);
+    CHECK(st_stream_look(p, 1) == ST_OK && st_stream_look(p, 2) == ST_ECANCELED && st_stream_done(p) == UINT64_MAX);
     st_stream_reset(p);
     item[0] = on(item_new(), p, 1); /* each on a stream of its own */
     item[1] = on(send_item(1, 1, NULL, 0), p + 1, 1);

@@ -141,6 +141,7 @@ def test_failing_descriptor(ring, case):
             sdma.wait(flag, 1)
         with pytest.raises(kind):
             sdma.poll(flag, 1)
+        assert sdma.poll(flag, 0)  # it had come to that
     assert sdma.stats()["failed"] == failed + 1
 
 

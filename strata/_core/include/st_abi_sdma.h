@@ -7,8 +7,9 @@
  * Descriptors of one ring are executed in order, those of different rings in any.  A
  * *chain* is what one submission puts into a ring: it begins with ST_SDMA_BEGIN.  After a
  * descriptor that fails nothing more of its chain is executed: data is left alone, flags
- * are poisoned (their top bit is set, with the status in the lowest bits), so that
- * whoever waits for them hears of it, and the event is notified with the status. */
+ * are poisoned, so that whoever waits for them hears of it, and the event is notified with
+ * the status.  A poisoned flag has its top bit set, the status in the lowest 8 bits, and
+ * between them the value that it had come to. */
 #ifndef ST_ABI_SDMA_H
 #define ST_ABI_SDMA_H
 
@@ -20,6 +21,7 @@
 #define ST_SDMA_BLOCK (1u << 20)            /* bytes of a copy, unless the submitter says otherwise */
 #define ST_SDMA_MOST (64u << 20)            /* bytes of one descriptor, at most */
 #define ST_SDMA_POISON (1ull << 63)
+#define ST_SDMA_REACHED (ST_SDMA_POISON / 256 - 1)  /* the greatest value that a poisoned flag can keep */
 
 /* Zero is no type: a zeroed descriptor is an error, not a copy. */
 enum st_sdma_type {

@@ -201,7 +201,7 @@ static inline int st_engine_flag(struct st_engine *e, const struct st_descriptor
         return rc;
     ST_FAULT(ENGINE_FLAG_BEFORE);
     if (status != ST_OK) {
-        st_store_seqcst_64(flag, ST_SDMA_POISON | (uint64_t)status); /* pairs with st_engine_gate */
+        st_flag_poison(flag, status);
     } else if (d->type == ST_SDMA_WRITE) {
         st_store_seqcst_64(flag, d->value); /* pairs with st_engine_gate */
     } else if (d->type == ST_SDMA_ADD) {
@@ -218,7 +218,7 @@ static inline int st_engine_flag(struct st_engine *e, const struct st_descriptor
     return ST_OK;
 }
 
-/* ST_AGAIN: the flag has not come to the value.  A poisoned one gives the status that it was poisoned with. */
+/* ST_AGAIN: the flag has not come to the value.  One that was poisoned before it had gives the status of that. */
 static inline int st_engine_gate(struct st_engine *e, const struct st_descriptor *d)
 {
     uint64_t *flag, value;
@@ -228,9 +228,7 @@ static inline int st_engine_gate(struct st_engine *e, const struct st_descriptor
         return rc;
     value = st_load_acquire_64(flag); /* pairs with st_engine_flag */
     st_hold_none(&e->hold);
-    if (value & ST_SDMA_POISON && !(d->value & ST_SDMA_POISON))
-        return st_flag_status(value);
-    return value >= d->value ? ST_OK : ST_AGAIN;
+    return st_flag_look(value, d->value);
 }
 
 #endif

@@ -39,7 +39,7 @@ static inline int st_flag_write(struct st_ctx *ctx, uint64_t va, uint64_t value)
     return ST_OK;
 }
 
-/* Waits until a flag has come to a value, or is poisoned (then the status).  `die`: whose death ends the wait
+/* Waits until a flag has come to a value, or is poisoned before (then the status).  `die`: whose death ends the wait
  * (ST_EDEAD); this one: none's.  `lane`: ring whose closing does (ST_ENOJOB), or NULL. */
 static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, uint32_t die, const struct st_lane *lane,
                                const struct st_wait_policy *policy, uint64_t timeout_ns)
@@ -65,7 +65,7 @@ static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, 
     st_flight_waited(ctx, record, rc);
     if ((rc == ST_EDEAD || rc == ST_ENOJOB) && st_flag_read(ctx, va, &now) == ST_OK && now >= value)
         rc = ST_OK; /* it was its last deed */
-    return rc == ST_OK && now & ST_SDMA_POISON ? st_flag_status(now) : rc;
+    return rc == ST_OK ? st_flag_look(now, value) : rc;
 }
 
 #endif

@@ -65,7 +65,7 @@ static inline uint64_t st_item_lost(struct st_ctx *ctx, const struct st_progress
     uint64_t done = st_load_acquire_64(&p->done); /* pairs with st_stream_end */
     uint32_t i;
 
-    for (i = 0; done == (ST_SDMA_POISON | ST_EDEAD) && i < ctx->ndies; i++)
+    for (i = 0; done & ST_SDMA_POISON && st_flag_status(done) == ST_EDEAD && i < ctx->ndies; i++)
         if (i != ctx->rank && !st_die_alive(ctx, i))
             return i + 1;
     return 0;

@@ -92,7 +92,7 @@ static inline int st_cycle_shut(struct st_look *l, const struct st_descriptor *d
         return 0;
     value = st_load_acquire_64(flag); /* pairs with st_engine_flag */
     st_hold_none(&l->e->hold);
-    return value < d->value && !(value & ST_SDMA_POISON);
+    return st_flag_look(value, d->value) == ST_AGAIN;
 }
 
 /* Where a ring stands, if that is a gate. */

@@ -36,7 +36,7 @@ static inline int st_rows_wait(struct st_rows_engine *s, uint32_t lane, uint64_t
     uint32_t *word = (uint32_t *)(void *)s->shared;
     struct st_waiter w;
     uint64_t value;
-    int rc = ST_OK;
+    int rc = ST_OK, status;
 
     st_wait_begin(&w, &s->e->ctx->wait, word, word + 1, s->timeout_ns);
     for (;;) {
@@ -48,7 +48,8 @@ static inline int st_rows_wait(struct st_rows_engine *s, uint32_t lane, uint64_t
             rc = st_load_acquire_32(&s->e->runs) ? ST_OK : ST_ENOJOB; /* pairs with st_engine_end */
     }
     st_wait_end(&w);
-    return value & ST_SDMA_POISON ? st_flag_status(value) : value >= batches ? ST_OK : rc;
+    status = st_flag_look(value, batches);
+    return status == ST_AGAIN ? rc : status;
 }
 
 /* Submits the first n descriptors of the batch, and the write of the lane's flag behind them. */

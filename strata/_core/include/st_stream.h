@@ -13,11 +13,9 @@
 /* ST_AGAIN: it is not the turn of the item after number `turn`.  ST_ECANCELED: nor will it be, an earlier one failed. */
 static inline int st_stream_look(const struct st_progress *p, uint64_t turn)
 {
-    uint64_t done = st_load_acquire_64(&p->done); /* pairs with st_stream_end, st_engine_flag */
+    int rc = st_flag_look(st_load_acquire_64(&p->done), turn); /* pairs with st_stream_end, st_engine_flag */
 
-    if (done & ST_SDMA_POISON)
-        return ST_ECANCELED;
-    return done >= turn ? ST_OK : ST_AGAIN;
+    return rc == ST_OK || rc == ST_AGAIN ? rc : ST_ECANCELED;
 }
 
 /* The same, waiting; ST_EINTR: the policy's hook says that there is no time for that.  It has no deadline, since what
@@ -42,19 +40,18 @@ static inline int st_stream_turn(struct st_progress *p, uint64_t turn, const str
 /* The item after number `turn` has ended. */
 static inline void st_stream_end(struct st_ctx *ctx, struct st_progress *p, uint64_t turn, int status)
 {
-    uint64_t value = turn + 1;
-
-    if (status != ST_OK)
-        value = ST_SDMA_POISON | (uint64_t)(status == ST_EINTR ? ST_ENOJOB : status); /* its worker ends: finalize */
     ST_FAULT(STREAM_BEFORE);
-    st_store_seqcst_64(&p->done, value); /* pairs with st_stream_look, st_engine_gate */
+    if (status == ST_OK)
+        st_store_seqcst_64(&p->done, turn + 1); /* pairs with st_stream_look, st_engine_gate */
+    else
+        st_flag_poison(&p->done, status == ST_EINTR ? ST_ENOJOB : status); /* its worker ends: finalize */
     ST_FAULT(STREAM_AFTER);
     st_wake(&p->wake_word, &p->sleepers);
     st_flag_tell(ctx, (uint64_t)(uintptr_t)&p->done);
 }
 
 /* A host thread waits until item `number` has ended.  Another status than ST_OK, ST_ETIMEOUT, ST_EINTR: of the item that
- * failed, which may be a later one.  ST_ENOJOB: the engine has been stopped. */
+ * failed, which is that one or one before it.  ST_ENOJOB: the engine has been stopped. */
 static inline int st_stream_wait(struct st_engine *e, struct st_progress *p, uint64_t number,
                                  const struct st_wait_policy *policy, uint64_t timeout_ns)
 {
@@ -75,11 +72,10 @@ static inline int st_stream_wait(struct st_engine *e, struct st_progress *p, uin
     }
     st_wait_end(&w);
     st_flight_waited(e->ctx, record, rc);
-    if (rc != ST_OK || !(done & ST_SDMA_POISON))
+    if (rc != ST_OK)
         return rc;
-    done &= 0xff;
-    return done && done < ST_NSTATUS && done != ST_AGAIN && done != ST_ETIMEOUT && done != ST_EINTR ? (int)done
-                                                                                                 : ST_ECANCELED;
+    rc = st_flag_look(done, number);
+    return rc == ST_ETIMEOUT ? ST_ECANCELED : rc; /* the item's patience, not this wait's */
 }
 
 /* Items that have ended; of a stream that failed, UINT64_MAX. */
