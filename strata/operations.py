@@ -144,7 +144,7 @@ class Operations(Collectives):
             overlap = queued or (async_op and not isinstance(async_op, Persistent))
             choice = self._choose(spec, variant, overlap)
             plan = self._build(spec, choice)
-            handle = PlanHandle(plan, n, 0, False, int(counts.sum()) * row >= 1 << 20)
+            handle = PlanHandle(plan, n, 0, False, self.context.ndies)
             handle.insists = choice.path_named
             exposed = plan.exposes_out or (handle.sdma and handle.insists)
             if isinstance(async_op, Persistent) and out is None:

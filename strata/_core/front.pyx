@@ -299,7 +299,7 @@ cdef class Front(Transfers):
                     overlap=bool(overlap),
                 )
                 alone = Exception
-                handle = PlanHandle(self._build(spec, choice), self.g.n, s.mail, mailbox, s.mail >= 1 << 20)
+                handle = PlanHandle(self._build(spec, choice), self.g.n, s.mail, mailbox, self.context.ndies)
                 handle.insists = choice.path_named
             except alone:
                 self.abstain(timeout)

@@ -6,6 +6,7 @@ from libc.stdint cimport uint32_t, uint64_t
 import numpy as np
 
 from strata import errors
+from strata._core.caches import past_caches
 
 cnp.import_array()
 
@@ -17,8 +18,9 @@ cdef extern from "st_lower.h" nogil:
 
 cdef class PlanHandle:
 
-    def __init__(self, plan, uint32_t nranks, uint64_t mail_bytes, bint mailbox, uint32_t nt):
-        """Checks every index and offset.  ``plan``: strata.plan.Plan of this member."""
+    def __init__(self, plan, uint32_t nranks, uint64_t mail_bytes, bint mailbox, uint32_t ndies):
+        """Checks every index and offset.  ``plan``: strata.plan.Plan of this member.  ``ndies``: of the job, by which
+        it is known what stays in caches; 0: all does."""
         units = np.ascontiguousarray(plan.units)
         operands = np.ascontiguousarray(plan.operands)
         sizes = np.ascontiguousarray(plan.buffer_bytes, dtype=np.uint64)
@@ -60,7 +62,7 @@ cdef class PlanHandle:
         self.c.staged_bytes = plan.staged_bytes
         self.c.needs_done = bool(plan.needs_done)
         self.c.mailbox = mailbox
-        self.c.nt = nt
+        self.c.nt = past_caches(units, ndies)
         cdef int rc = st_plan_check(&self.c, nranks)
         if rc != ST_OK:
             raise errors.from_status(rc, "a plan has an index or offset out of bounds")

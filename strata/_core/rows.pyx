@@ -25,10 +25,6 @@ cdef extern from "st_plan.h":
         ST_UNIT_COMBINE
 
 
-cdef enum:
-    NT_BYTES = 1 << 20  # what is written at once, from which on non-temporal stores pay
-
-
 # One array of each member, and what becomes of its rows here.  Rows of a plan have the bytes of all columns' together.
 #   src      u64 (members,): address of each member's array;  limit: its length in bytes
 #   out      (rows, ...): C-contiguous, of this die; its trailing shape and dtype are those of the members' rows
@@ -37,9 +33,9 @@ cdef enum:
 Column = namedtuple("Column", "src limit out bias weights", defaults=((None, None), None), module=__name__)
 
 
-def rows_handle(plan, uint32_t members):
-    """A plan of units of rows, checked, as run_rows() takes it; one run at a time."""
-    return PlanHandle(plan, members, 0, False, int(plan.units["bytes"].sum()) >= NT_BYTES)
+def rows_handle(plan, uint32_t members, uint32_t ndies=0):
+    """A plan of units of rows, checked, as run_rows() takes it; one run at a time.  ``ndies``: as of PlanHandle."""
+    return PlanHandle(plan, members, 0, False, ndies)
 
 
 cdef class Columns:

@@ -103,7 +103,7 @@ class Recording:
             spec = spec._replace(mode="zero_copy", in_place=bool(in_place))
             plan = group._build(spec, choice._replace(cores=1, path="mte"))
             timed = None if group.track is None else group._build(spec, choice)
-            handle = PlanHandle(plan, group.size, 0, False, mail >= 1 << 20)
+            handle = PlanHandle(plan, group.size, 0, False, group.context.ndies)
             desc = front.fingerprint(desc, handle.digest)
             if out is not None and ask["redop"] and (pushes or handle.exposes_out) and at[1] % out.itemsize:
                 raise ValueError(f"{name}: the output is not aligned to its elements of {out.itemsize} bytes, and "

@@ -105,7 +105,7 @@ def _tokens(posted: Posted) -> np.ndarray:
 
 
 def _handle(rounds: Rounds, plan: Plan) -> Any:
-    return core.rows_handle(plan, rounds.group.size)
+    return core.rows_handle(plan, rounds.group.size, rounds.group.context.ndies)
 
 
 def _run(rounds: Rounds, posted: Posted, how: How, handle: Any, outs: list[np.ndarray],

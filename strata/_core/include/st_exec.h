@@ -96,6 +96,16 @@ static inline int st_unit_has_partial(const struct st_plan *p, const struct st_u
     return any != 0;
 }
 
+/* Is what a reduction writes what it has read?  Those lines are in the cache, and going past it would only drive them out. */
+static inline int st_unit_in_place(const struct st_unit *u, void *const *src, void *const *dst)
+{
+    uint32_t k = 0;
+
+    while (k < u->nsrc && src[k] != dst[0])
+        k++;
+    return u->ndst && k < u->nsrc;
+}
+
 static inline int st_unit_run(const struct st_run *r, const struct st_unit *u)
 {
     struct st_group *g = r->g;
@@ -132,7 +142,8 @@ static inline int st_unit_run(const struct st_run *r, const struct st_unit *u)
     if (p->partial && st_unit_has_partial(p, u))
         return st_unit_partial(g, p, u, at, to);
     late = ST_LATE(to, u->ndst, u->bytes);
-    rc = g->ctx->reduce(u->dtype, u->op, late, u->ndst, (const void *const *)at, u->nsrc, u->bytes / size, (int)p->nt);
+    rc = g->ctx->reduce(u->dtype, u->op, late, u->ndst, (const void *const *)at, u->nsrc, u->bytes / size,
+                        p->nt && !st_unit_in_place(u, at, to));
     ST_MADE(late, to, u->ndst, u->bytes, rc);
     return rc;
 }
