@@ -217,6 +217,8 @@ class Shadow:
                     if conflict[old.kind]:
                         race(old, a, b)
                         early, met = False, True  # says as much, and more
+                        if old.kind == kind and old.die == new.die and old.place is new.place:
+                            continue  # a line that races with itself is told of: its last access stands for all
                     kept.append(old)
                 elif not covers[old.kind]:
                     kept.append(old)

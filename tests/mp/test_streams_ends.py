@@ -140,7 +140,7 @@ def rings(group):
     assert strata.memory_stats()["allocation.all.current"] <= memory + 2
 
 
-@pytest.mark.reports(maybe=["race"], why="fills of one array by streams that nobody waits for")
+@pytest.mark.reports("race", why="fills of one array by streams that nobody waits for")
 def test_streams_leave_no_rings(pair):
     pair.run(rings)
 

@@ -7,7 +7,7 @@ import pytest
 from checking_play import ORDERS, Program, check, found
 
 from strata.checking.events import Range
-from strata.checking.places import UNKNOWN, Doing
+from strata.checking.places import UNKNOWN, Doing, Place
 from strata.checking.shadow import ALLOC, FREE, READ, WRITE, Access, Shadow
 
 
@@ -135,3 +135,19 @@ def test_rows_are_as_one_access_each(seed):
 def seen(state):
     mark = state.mark
     return mark and (mark.kind, mark.count, mark.previous and mark.previous.count), [a.count for a in state.accesses]
+
+
+def test_a_line_that_races_with_itself_is_kept_once():
+    """Thousands of unordered writes of one line, as fills by streams that nobody waits for, cost what one does."""
+    shadow, heard = Shadow(), []
+    line, other = Place("prog.py", 10, "f"), Place("prog.py", 20, "f")
+
+    def write(slot, place):
+        made = Access(WRITE, 0, slot, slot, 1, place, "", Doing("", "", UNKNOWN))
+        shadow.access(Range(0, 80), made, {slot: 1}, lambda old, a, b: heard.append((old.slot, slot)), lambda *_: None)
+
+    for slot in range(1000):
+        write(slot, line)
+    assert shadow.entries() == 1 and heard == [(k, k + 1) for k in range(999)]
+    write(2000, other)  # another line's is another race
+    assert heard[-1] == (999, 2000) and shadow.entries() == 2
