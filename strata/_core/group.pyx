@@ -17,6 +17,7 @@ from strata._core.abi cimport (
     ST_OK,
     st_is_die,
 )
+from strata._core.brief cimport st_collective_within
 from strata._core.heap cimport ST_HEAP_CHANNEL, ST_HEAP_GROUP
 from strata._core.kernels cimport accumulate_fn, reduce_fn, reduce_partial_fn
 from strata._core.membership cimport Membership
@@ -53,7 +54,7 @@ cdef extern from "st_item.h" nogil:
 
 
 cdef enum:
-    ALONE = 1 << 15  # bytes that a group of one copies without letting go of the interpreter
+    ALONE = 1 << 15  # bytes that are moved without letting go of the interpreter
     SLOTS = 256
     MAX_PLANS = 1024
 
@@ -231,9 +232,10 @@ cdef class CoreGroup(Membership):
     cdef object run(self, st_request *r, object src, object out, object scratch, PlanHandle handle):
         """Runs a request on these arrays to its end; raises what went wrong.  ``handle``: of its plan, or None."""
         cdef int rc
-        if self.g.n == 1 and r.solo <= ALONE and st_group_take(&self.g, &self.g.ctx.wait):  # it waits for nobody
-            rc = st_collective(&self.g, r)
-            st_group_release(&self.g)
+        cdef bint brief = r.solo <= ALONE and (
+            self.g.n == 1 or (self.g.ctx.wait.pauses and not r.fence and (r.plan == NULL or r.plan.mailbox)))
+        if brief and st_group_take(&self.g, &self.g.ctx.wait):
+            rc = st_collective_within(&self.g, r)
             if rc != ST_OK:
                 self.failed(rc, r, (src, out, scratch))
             return None

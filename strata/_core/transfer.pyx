@@ -6,7 +6,7 @@ from libc.string cimport memset
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from strata._core.abi cimport ST_OK, st_ctx, st_owner
+from strata._core.abi cimport ST_AGAIN, ST_OK, st_ctx, st_owner
 from strata._core.array cimport Array, look
 from strata._core.group cimport (
     ST_DESC,
@@ -30,8 +30,9 @@ cdef extern from "st_alias.h" nogil:
     bint st_alias_shared(const st_ctx *ctx, uint64_t a, uint64_t na, uint64_t b, uint64_t nb)
 
 
-cdef extern from "st_p2p.h" nogil:
+cdef extern from "st_p2p_run.h" nogil:
     uint64_t ST_EAGER_BYTES
+    int st_p2p_try(st_group *g, st_transfer *t)
     int st_p2p_run(st_group *g, st_transfer *t, uint64_t timeout_ns)
 
 
@@ -186,8 +187,10 @@ cdef class Transfers(CoreGroup):
             if async_op:
                 return work
             return work.wait() if stream is None else result
-        with nogil:
-            rc = st_p2p_run(&self.g, t, ns)
+        rc = st_p2p_try(&self.g, t)
+        if rc == ST_AGAIN:
+            with nogil:
+                rc = st_p2p_run(&self.g, t, ns)
         if rc != ST_OK:
             self.transfer_failed(rc, t)
         if t.receive and temporary is not array:

@@ -91,7 +91,7 @@ static inline int dies_cas_64(uint64_t *p, uint64_t old, uint64_t v)
 #endif
 
 #include "st_join.h"
-#include "st_p2p.h"
+#include "st_p2p_run.h"
 #include "st_page.h"
 #include "st_registrar.h"
 #include "st_rendezvous.h"

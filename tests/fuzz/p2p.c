@@ -1,6 +1,6 @@
 /* Channels, messages and casts: what a receiver makes of a sender's, and a sender of a receiver's answers. */
 #include "arena.h"
-#include "st_p2p.h"
+#include "st_p2p_run.h"
 
 static struct st_group group;
 static struct st_p2p p2p[DIES];

@@ -258,37 +258,4 @@ static inline int st_p2p_look(struct st_group *g, struct st_transfer *t)
     return rc == ST_AGAIN ? ST_EDEAD : rc;
 }
 
-/* Drives one transfer to its end. */
-static inline int st_p2p_run_by(struct st_group *g, struct st_transfer *t, const struct st_wait_policy *policy,
-                                uint64_t timeout_ns)
-{
-    struct st_waiter w;
-    int rc, why, waited = 0;
-
-    st_wait_begin(&w, policy, &g->header->wake_word, &g->header->sleepers, timeout_ns);
-    st_p2p_record(g, t, policy->arg ? ST_FLIGHT_ASYNC : 0); /* arg: a thread of the group's */
-    while ((rc = st_p2p_progress(g, t)) == ST_AGAIN) {
-        waited = 1;
-        why = st_wait_step(&w);
-        if (why == ST_OK)
-            continue;
-        rc = why == ST_EINTR ? why : st_p2p_look(g, t);
-        if (rc == ST_AGAIN && why == ST_ETIMEOUT)
-            rc = why;
-        if (rc != ST_AGAIN)
-            break;
-    }
-    why = st_p2p_cancel(g, t, rc);
-    rc = rc == ST_EINTR ? rc : why;
-    t->err = errno;
-    st_wait_end(&w);
-    st_p2p_recorded(g, t, rc, waited);
-    return rc;
-}
-
-static inline int st_p2p_run(struct st_group *g, struct st_transfer *t, uint64_t timeout_ns)
-{
-    return st_p2p_run_by(g, t, &g->ctx->wait, timeout_ns);
-}
-
 #endif

@@ -8,6 +8,7 @@
 #define ST_WORKER_H
 
 #include "st_item.h"
+#include "st_p2p_run.h"
 
 /* Nonzero: the thread must end. */
 static int st_worker_stopping(void *arg)
