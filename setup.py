@@ -25,7 +25,7 @@ CHECKED = CORE / "checked"
 # Modules that no other die sees at work, and so need no second build.
 UNCHECKED = {
     "array", "fakepages", "inspector", "kernels", "lowering", "quantise", "routing", "scheduling", "simulator",
-    "translation",
+    "tracemode", "tracing", "translation",
 }  # fmt: skip
 
 if int(setuptools.__version__.split(".")[0]) < 77:

@@ -163,6 +163,7 @@ class Config:
     clock: str = _option("", _TEXT, 'Machine whose time a job is to tell beside its results ("cm384", or a .toml file): docs/clock.md.')
     clock_trace: str = _option("", _TEXT, "File that gets what happened by that clock, for Perfetto and chrome://tracing.")
     clock_json: str = _option("", _TEXT, "File that gets what that clock has counted, of every die.")
+    trace_events: int = _option(1 << 14, _power(64, 1 << 20), "Events of 32 bytes that the trace of each thread of a die holds; memory only as a job is traced.")
     core: str = _option("release", _choice("release", "checked"), "Which build of the C core: checked has hooks for faults and weak order, and is slower; read at the first import.")
     fault: str = _option("", _TEXT, 'What happens at a fault point of the checked core: "[RANK@]POINT[:NTH[:ACTION]]", such as "2@DONE_BEFORE:3:kill" (docs/faults.md).')
     weak_order: int = _option(0, _integer(0, (1 << 63) - 1), "Seed (not 0) of a job whose stores, flags and DMA completions are delayed and reordered as the memory model allows (checked core).")

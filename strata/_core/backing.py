@@ -22,10 +22,11 @@ def new_space(ndies: int, mailbox: int, options: Config) -> tuple[int, bytes]:
     """
     token = secrets.token_bytes(16)
     name = f"/strata.{os.getuid()}.{token.hex()}"
-    space.layout(ndies, options.hbm_bytes, mailbox, options.window_base)  # refuse before making anything
+    sizes = (ndies, options.hbm_bytes, mailbox, options.window_base)
+    space.layout(*sizes, options.trace_events)  # refuse before making anything
     fd = _new_object(name, options)
     try:
-        space.format_space(fd, ndies, options.hbm_bytes, mailbox, options.window_base, token)
+        space.format_space(fd, *sizes, token, options.trace_events)
     except errors.FabricMemoryError as error:
         os.close(fd)
         raise errors.FabricMemoryError(

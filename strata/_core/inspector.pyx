@@ -219,6 +219,10 @@ cdef class Inspector:
             raise errors.from_status(rc if rc == ST_EABI else ST_EABI, what)
         return 0
 
+    def fileno(self):
+        """The descriptor."""
+        return self.fd
+
     def window(self):
         """Looks again whether the dies have agreed on a window."""
         cdef st_die d

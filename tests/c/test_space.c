@@ -42,7 +42,7 @@ static void test_layout(void)
     CHECK(low > 0);
     for (int i = 0; i < 8; i++)
         for (int k = 0; k < 4; k++) {
-            uint64_t n = dies[i], from[7], to[7];
+            uint64_t n = dies[i], from[8], to[8];
 
             CHECK_IS(st_space_layout(&h, dies[i], hbm[k], DIES_MAILBOX, 0), ST_OK);
             CHECK((h.seg_bytes & (h.seg_bytes - 1)) == 0 && h.seg_bytes >= 2 * hbm[k]);
@@ -55,14 +55,22 @@ static void test_layout(void)
             from[4] = h.tables_off, to[4] = from[4] + n * (h.seg_bytes / ST_PAGE_BYTES) * 8;
             from[5] = h.control_bytes - ST_HEADER_BYTES, to[5] = h.control_bytes;
             from[6] = h.cpus_off, to[6] = from[6] + n * 4;
-            for (int a = 0; a < 7; a++) {
+            from[7] = h.traces_off, to[7] = from[7] + n * st_trace_bytes(ST_TRACE_EVENTS);
+            CHECK(h.traces_off >= h.tables_off && to[7] == from[5]); /* behind what is reserved from the start */
+            for (int a = 0; a < 8; a++) {
                 CHECK(from[a] % 4096 == 0 && to[a] > from[a] && to[a] <= h.control_bytes);
                 for (int b = 0; b < a; b++)
                     CHECK(to[b] <= from[a] || to[a] <= from[b]);
             }
         }
     CHECK_IS(st_space_layout(&h, 64, 16 * GIB, DIES_MAILBOX, 0), ST_OK);
-    CHECK(h.control_bytes < 64 * MIB);
+    CHECK(h.traces_off < 64 * MIB);
+    for (uint64_t events = 1; events; events <<= 1) {
+        int rc = events >= ST_TRACE_LEAST && events <= ST_TRACE_MOST ? ST_OK : ST_EINVAL;
+
+        CHECK_IS(st_space_layout_of(&h, 2, GIB, DIES_MAILBOX, 0, events), rc);
+        CHECK_IS(st_space_layout_of(&h, 2, GIB, DIES_MAILBOX, 0, events + 1), ST_EINVAL);
+    }
 }
 
 /* ---- attaching --------------------------------------------------------------------- */
@@ -107,7 +115,7 @@ static void test_damage(void)
         FIELD(control_offset, 1), FIELD(control_bytes, 1), FIELD(hbm_bytes, 1), FIELD(seg_bytes, 1),
         FIELD(token, 0), FIELD(dies_off, 1), FIELD(tables_off, 1), FIELD(logs_off, 1),
         FIELD(rendezvous_off, 1), FIELD(world_off, 1), FIELD(cpus_off, 1), FIELD(mailbox_bytes, 1), FIELD(ndies, 1),
-        FIELD(page_shift, 1), FIELD(candidates, 2), FIELD(wake_word, 0), FIELD(sleepers, 0),
+        FIELD(page_shift, 1), FIELD(traces_off, 1), FIELD(trace_events, 1), FIELD(candidates, 2), FIELD(wake_word, 0), FIELD(sleepers, 0),
     };
     struct st_header h;
     off_t at;

@@ -36,7 +36,7 @@ class Space:
     def __init__(self) -> None:
         self.job = bootstrap.create_job(DIES, HBM)
         self.size = os.fstat(self.job.fd).st_size
-        self.header = struct.unpack("<39Q", self.read(self.size - 4096, 312))
+        self.header = struct.unpack("<41Q", self.read(self.size - 4096, 328))
         self.control = self.header[3]
         self.areas = self._made()
         self.whole = [self.read(area.at, 8 * area.words) for area in self.areas]
@@ -54,7 +54,7 @@ class Space:
         seg, me = self.header[6], processes.look(os.getpid())
         assert me is not None and self.read(world, 8) == struct.pack("<Q", MAGIC)
         namespace = os.stat(snapshot.OWN_NAMESPACE).st_ino
-        made = [Area(self.size - 4096, 39), Area(dies, 32 * DIES), Area(dies, 32 * DIES)]
+        made = [Area(self.size - 4096, 41), Area(dies, 32 * DIES), Area(dies, 32 * DIES)]
         for i in range(DIES):
             self.put(dies + 256 * i, 1 | me.pid << 32, me.start, namespace, 1)
             self.put(dies + 256 * i + 64, 7, 2)

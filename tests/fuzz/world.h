@@ -57,7 +57,7 @@ static inline int fuzz_sleep(const struct timespec *ts, struct timespec *rest)
 
 static inline long fuzz_syscall(long number, ...) /* futexes only: nobody wakes, nobody sleeps */
 {
-    FUZZ_CHECK(number == SYS_futex || number == SYS_getcpu || number == SYS_sched_setaffinity);
+    FUZZ_CHECK(number == SYS_futex || number == SYS_getcpu || number == SYS_sched_setaffinity || number == SYS_gettid);
     return fuzz_yield();
 }
 

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define ST_MAGIC 0x3142552d41525453ull /* "STRA-UB1" */
-#define ST_ABI_VERSION 3u
+#define ST_ABI_VERSION 4u
 #define ST_LINE 64u
 #define ST_PAGE_SHIFT 21u
 #define ST_PAGE_BYTES (1ull << ST_PAGE_SHIFT)
@@ -59,13 +59,16 @@ struct st_header {
     uint32_t wake_word;                  /* futex: somebody joined or died */
     uint32_t sleepers;
     uint64_t flight_off; /* struct st_flight of each die, in the control region */
+    uint64_t traces_off; /* of st_trace_bytes(trace_events) for each die */
+    uint64_t trace_events;
 };
 _Static_assert(offsetof(struct st_header, token) == 56, "abi");
 _Static_assert(offsetof(struct st_header, ndies) == 160, "abi");
 _Static_assert(offsetof(struct st_header, candidates) == 168, "abi");
 _Static_assert(offsetof(struct st_header, wake_word) == 296, "abi");
 _Static_assert(offsetof(struct st_header, flight_off) == 304, "abi");
-_Static_assert(sizeof(struct st_header) == 312, "abi");
+_Static_assert(offsetof(struct st_header, traces_off) == 312, "abi");
+_Static_assert(sizeof(struct st_header) == 328, "abi");
 
 /* ---- one die ------------------------------------------------------------ */
 
@@ -97,7 +100,10 @@ struct st_die {
     uint8_t pad1[16];
     /* line 2: written by whoever sees it */
     uint64_t dead; /* incarnation + 1 of the process that is known to be dead; 0: none has died */
-    uint8_t pad2[32];
+    uint32_t trace_mode; /* enum st_trace_mode */
+    uint32_t trace_made; /* by the die: its trace has memory under its first part */
+    uint64_t trace_lost; /* by the die: events of threads that found no slice, or no memory */
+    uint8_t pad2[16];
     /* a newcomer's place in a group that grows: see st_invite.h */
     uint64_t invite; /* ST_INVITE: state, and who has claimed the newcomer */
     uint64_t invite_va;
@@ -111,6 +117,8 @@ _Static_assert(offsetof(struct st_die, log_head) == 64, "abi");
 _Static_assert(offsetof(struct st_die, sdma) == 96, "abi");
 _Static_assert(offsetof(struct st_die, times) == 104, "abi");
 _Static_assert(offsetof(struct st_die, dead) == 128, "abi");
+_Static_assert(offsetof(struct st_die, trace_mode) == 136, "abi");
+_Static_assert(offsetof(struct st_die, invite) == 168, "abi");
 _Static_assert(offsetof(struct st_die, bell) == 192, "abi");
 _Static_assert(sizeof(struct st_die) == 256, "abi");
 
@@ -266,5 +274,6 @@ _Static_assert(sizeof(struct st_member) == 64, "abi");
 #include "st_abi_p2p.h"
 #include "st_abi_times.h"
 #include "st_abi_flight.h"
+#include "st_abi_trace.h"
 
 #endif

@@ -14,6 +14,7 @@
 #include "st_fault.h"
 #include "st_kernels_api.h"
 #include "st_status.h"
+#include "st_tracer.h"
 #include "st_wait.h"
 
 struct st_counters {
@@ -157,6 +158,7 @@ struct st_ctx {
     struct st_crew *crew; /* threads that run cores beside the caller; NULL: none */
     uint32_t workers;     /* that run an operation's cores, the caller included */
     struct st_flight *flight; /* where it writes down what it does, shared; NULL: it has not joined */
+    struct st_traces traces;
     /* tests replace this */
     int (*alive)(struct st_ctx *ctx, uint32_t die);
 };

@@ -4,6 +4,7 @@
 
 #include "st_flight.h"
 #include "st_takeover.h"
+#include "st_trace_open.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -106,6 +107,7 @@ static inline int st_space_join_as(struct st_ctx *ctx, uint32_t rank, int again)
         d->window_mask = st_window_probe(ctx); /* a successor's must not be another: peers go by this one */
     ST_FAULT(JOIN_HALF);
     st_flight_open(ctx, rank);
+    st_trace_join(ctx, rank);
     st_store_release_32(&d->state, ST_DIE_JOINED); /* pairs with st_space_agree, st_die_alive */
     ST_FAULT(JOIN_AFTER);
     st_fence_seqcst();

@@ -16,10 +16,8 @@
 
 static inline uint64_t st_align(uint64_t x, uint64_t a) { return (x + a - 1) & ~(a - 1); }
 
-/* Computes the layout of a job into *h (magic not set).  ST_EINVAL: sizes
- * that no window can hold. */
-static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t hbm_bytes,
-                                  uint64_t mailbox_bytes, uint64_t window_base)
+/* Where the window may lie, in order of preference; base: there alone, unless it is 0. */
+static inline void st_space_windows(struct st_header *h, uint64_t base)
 {
     static const uint64_t bases[ST_NCANDIDATES] = {
         0x100000000000ull, 0x200000000000ull, 0x180000000000ull, 0x080000000000ull,
@@ -28,13 +26,25 @@ static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t 
         0x0c0000000000ull, 0x140000000000ull, 0x1c0000000000ull,
         0x004000000000ull, /* for kernels with addresses of 39 bits, where no other one is */
     };
-    uint64_t at, seg, pages;
     uint32_t i;
+
+    for (i = 0; i < ST_NCANDIDATES; i++)
+        h->candidates[i] = base ? base : bases[i];
+}
+
+/* Computes the layout of a job into *h (magic not set).  trace_events: of a slice of a trace.  ST_EINVAL: sizes
+ * that no window can hold. */
+static inline int st_space_layout_of(struct st_header *h, uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes,
+                                     uint64_t window_base, uint64_t trace_events)
+{
+    uint64_t at, seg, pages;
 
     if (ndies < 1 || ndies > ST_MAX_DIES || hbm_bytes < ST_PAGE_BYTES ||
         hbm_bytes > (1ull << 42) || hbm_bytes % ST_PAGE_BYTES)
         return ST_EINVAL;
     if (mailbox_bytes % ST_LINE || mailbox_bytes < ST_LINE || mailbox_bytes > (1u << 20))
+        return ST_EINVAL;
+    if (trace_events < ST_TRACE_LEAST || trace_events > ST_TRACE_MOST || trace_events & (trace_events - 1))
         return ST_EINVAL;
     memset(h, 0, sizeof *h);
     h->version = ST_ABI_VERSION;
@@ -43,19 +53,15 @@ static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t 
     h->page_shift = ST_PAGE_SHIFT;
     h->hbm_bytes = hbm_bytes;
     h->mailbox_bytes = mailbox_bytes;
+    h->trace_events = trace_events;
     for (seg = ST_PAGE_BYTES; seg < 2 * hbm_bytes; seg <<= 1) {
     }
     h->seg_bytes = seg;
     if (seg > (0x500000000000ull / ndies)) /* 80 TiB: what a 47-bit address space has in one piece */
         return ST_EINVAL;
-    for (i = 0; i < ST_NCANDIDATES; i++)
-        h->candidates[i] = bases[i];
-    if (window_base) {
-        if (window_base % ST_PAGE_BYTES)
-            return ST_EINVAL;
-        for (i = 0; i < ST_NCANDIDATES; i++)
-            h->candidates[i] = window_base;
-    }
+    if (window_base % ST_PAGE_BYTES)
+        return ST_EINVAL;
+    st_space_windows(h, window_base);
     pages = seg / ST_PAGE_BYTES;
     at = 0;
     h->dies_off = at;
@@ -80,10 +86,18 @@ static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t 
     at = st_align(at + st_group_bytes(ndies, mailbox_bytes), 4096);
     h->tables_off = at;
     at = st_align(at + ndies * pages * 8, 4096);
+    h->traces_off = at; /* behind all that is reserved from the start */
+    at += ndies * st_trace_bytes(trace_events);
     h->control_offset = (uint64_t)ndies * hbm_bytes;
     h->control_bytes = at + ST_HEADER_BYTES;
     h->object_bytes = h->control_offset + h->control_bytes;
     return ST_OK;
+}
+
+static inline int st_space_layout(struct st_header *h, uint32_t ndies, uint64_t hbm_bytes, uint64_t mailbox_bytes,
+                                  uint64_t window_base)
+{
+    return st_space_layout_of(h, ndies, hbm_bytes, mailbox_bytes, window_base, ST_TRACE_EVENTS);
 }
 
 /* The header of a formatted object.  Nothing in it is believed before it is checked against the object's real size. */
@@ -101,7 +115,7 @@ static inline int st_space_header(int fd, struct st_header *h)
     if (h->magic != ST_MAGIC || h->version != ST_ABI_VERSION || h->header_bytes != ST_HEADER_BYTES ||
         h->page_shift != ST_PAGE_SHIFT || h->object_bytes != (uint64_t)st.st_size)
         return ST_EABI;
-    if (st_space_layout(&want, h->ndies, h->hbm_bytes, h->mailbox_bytes, 0) != ST_OK ||
+    if (st_space_layout_of(&want, h->ndies, h->hbm_bytes, h->mailbox_bytes, 0, h->trace_events) != ST_OK ||
         want.object_bytes != h->object_bytes || want.control_offset != h->control_offset ||
         want.control_bytes != h->control_bytes || want.seg_bytes != h->seg_bytes ||
         want.dies_off != h->dies_off || want.tables_off != h->tables_off ||
@@ -109,7 +123,7 @@ static inline int st_space_header(int fd, struct st_header *h)
         want.world_off != h->world_off || want.cpus_off != h->cpus_off ||
         want.cursors_off != h->cursors_off || want.exports_off != h->exports_off ||
         want.foreign_off != h->foreign_off || want.flight_off != h->flight_off ||
-        want.pins_off != h->pins_off)
+        want.pins_off != h->pins_off || want.traces_off != h->traces_off)
         return ST_EABI;
     for (i = 0; i < ST_NCANDIDATES; i++)
         if (!h->candidates[i] || h->candidates[i] % ST_PAGE_BYTES || h->candidates[i] >> 56)
@@ -151,6 +165,8 @@ static inline int st_space_map(struct st_ctx *ctx, int fd)
     ctx->spread.cpus = (uint32_t *)(ctx->control + h.cpus_off);
     ctx->spread.n = h.ndies;
     ctx->rendezvous = (struct st_rendezvous *)(ctx->control + h.rendezvous_off);
+    memset(&ctx->traces, 0, sizeof ctx->traces);
+    ctx->traces.mode = &ctx->dies[0].trace_mode; /* until it is a die */
     return ST_OK;
 }
 

@@ -1,0 +1,9 @@
+from strata._core.space import Context
+
+OFF: int
+RING: int
+STOP: int
+
+def set_mode(context: Context, mode: int, rank: int | None = None) -> None: ...
+def mode(context: Context, rank: int | None = None) -> int: ...
+def clear(context: Context, rank: int | None = None) -> None: ...
