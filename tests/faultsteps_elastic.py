@@ -179,7 +179,7 @@ def run(trial):
             watch.close()
             assert job.reap(rank) == -signal.SIGKILL
         left = [r for r in range(trial.n) if r not in firsts(trial)]
-        if trial.salt % 2:  # before anybody has noticed, or afterwards
+        if trial.salt % 2 and not trial.fault.endswith(":stop"):  # before anybody has noticed, or afterwards
             job.all("shrunk", [r for r in left if r != victim], BOUND)
         for rank in firsts(trial):
             job.restart(rank, body, trial, 1, before=1)

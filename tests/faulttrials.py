@@ -226,8 +226,7 @@ class Play:
         until(lambda: strata.vmm.stats()["exports_closing"] == 0, "exports")
         if self.trial.registration == "pool":
             return
-        used = context.hbm_bytes - context.frames_left * strata.vmm.granularity()
-        assert used == strata.memory_reserved(), (used, strata.memory_reserved(), strata.vmm.stats())
+        until(lambda: context.hbm_bytes - context.frames_left * strata.vmm.granularity() == strata.memory_reserved(), "frames")
 
 
 def body(die, trial):

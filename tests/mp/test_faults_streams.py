@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from faultlib import Job, check_group, died
 
 import strata
@@ -53,3 +54,45 @@ def test_who_waits_for_a_failed_stream_is_told_who_died():
         job.all("ready")
         job.kill(2)
         assert [job.reap(r) for r in range(2)] == [0, 0]
+
+
+def _passed_on(die):
+    """Rank 0 has a stream that needs the dead die, rank 1 streams that need rank 0, and rank 2 needs rank 1."""
+    g = strata.world()
+    first, second = (g.subgroup(r) if die.rank in r else None for r in ([0, 1], [1, 2]))
+    x = strata.ones(LARGE)
+    g.barrier()
+    die.say("ready")
+    if die.rank == 3:
+        time.sleep(60)
+    if die.rank < 2:
+        s, t = strata.Stream(), strata.Stream()
+        with strata.stream(s):
+            if die.rank == 0:
+                g.all_reduce(x)
+            (first.send if die.rank == 0 else first.recv)(x, 1 - die.rank)
+            if die.rank == 1:
+                second.send(x[:SMALL], 1)
+        t.wait_event(s.record_event())  # rank 1 has two ways to it
+        with strata.stream(t):
+            first.all_reduce(x)
+            if die.rank == 1:
+                second.all_reduce(x)
+        for stream in (s, t):
+            caught = die.catch(stream.synchronize)
+            assert caught.ranks == (3,), caught
+    else:
+        for fn, *args in ((second.recv, x[:SMALL], 0), (second.all_reduce, x)):
+            caught = die.catch(fn, *args)
+            assert (caught.kind, caught.ranks, caught.group) == ("PeerDead", (3,), second.name), caught
+    for group in (first, second):
+        assert group is None or not group.broken
+    check_group(g.shrink(), [0, 1, 2])
+
+
+@pytest.mark.reports(maybe=["leak", "race"], why="a stream's operations on an array that all of them have")
+def test_it_is_passed_on_from_stream_to_stream():
+    with Job(_passed_on, 4) as job:
+        job.all("ready")
+        job.kill(3)
+        assert [job.reap(r) for r in range(3)] == [0, 0, 0]

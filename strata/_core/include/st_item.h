@@ -42,10 +42,27 @@ struct st_worker {
     pthread_t thread;
 };
 
+/* What an item's stream fails with.  If a member stood in for its part since a die is dead, that: whoever waits for what
+ * this stream does not do is told the same, and not of a mismatch. */
+static inline int st_item_cause(const struct st_worker *w, const struct st_item *item, int status)
+{
+    const uint64_t *lines = item->request.lines;
+    uint32_t j;
+
+    if (status != ST_EMISMATCH)
+        return status;
+    if (w->transfers || item->transfer.cast)
+        return item->transfer.m.desc == ST_DESC_NOTHING && item->transfer.m.count ? ST_EDEAD : status;
+    for (j = 0; lines && j < w->group->n; j++)
+        if (lines[2 * j] == ST_DESC_NOTHING && lines[2 * j + 1])
+            return ST_EDEAD;
+    return status;
+}
+
 static inline void st_item_finish(struct st_worker *w, struct st_item *item, int status)
 {
     if (item->stream && !item->cancelled)
-        st_stream_end(w->group->ctx, item->stream, item->turn, status);
+        st_stream_end(w->group->ctx, item->stream, item->turn, st_item_cause(w, item, status));
     item->status = status;
     ST_FAULT(ITEM_OVER);
     st_add_acq_rel_32(&w->outstanding, (uint32_t)-1); /* pairs with st_worker_idle */
