@@ -226,7 +226,8 @@ class Play:
         until(lambda: strata.vmm.stats()["exports_closing"] == 0, "exports")
         if self.trial.registration == "pool":
             return
-        until(lambda: context.hbm_bytes - context.frames_left * strata.vmm.granularity() == strata.memory_reserved(), "frames")
+        page = strata.vmm.granularity()
+        until(lambda: context.hbm_bytes - context.frames_left * page == strata.memory_reserved(), "frames")
 
 
 def body(die, trial):
