@@ -13,6 +13,7 @@ __all__ = ["Sites", "inner"]
 DEEP = 8  # frames of a stack that are told
 KEYED = 3  # of them, the innermost tell one place from another
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_RUNNER = _PACKAGE + os.path.join("launch", "runner.py")  # runs the program: what called it is the launcher
 _SKIPPED = (os.sep + os.path.join("site-packages", "numpy") + os.sep, os.sep + os.path.join("dist-packages", "numpy"))
 _known: dict[str, bool] = {}  # file -> whether it is the library's, or numpy's
 
@@ -53,7 +54,7 @@ class Sites:
 def _place(number: int, frame: Any) -> dict[str, Any]:
     stack = []
     at = frame
-    while at is not None and len(stack) < DEEP:
+    while at is not None and len(stack) < DEEP and at.f_code.co_filename != _RUNNER:
         if not inner(at.f_code.co_filename):
             stack.append([at.f_code.co_filename, at.f_lineno, at.f_code.co_name])
         at = at.f_back

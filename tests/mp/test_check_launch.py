@@ -131,6 +131,8 @@ def test_the_program_of_the_documentation(tmp_path):
         assert race["kind"] == "race" and script.name in race["bytes"]
         sources = {lines[side["line"] - 1].strip() for side in race["sides"]}
         assert sources == {"mine[...] = step", "print(step, left[-1])"}
+        frames = {file for side in race["sides"] for file, *_ in side["stack"]}
+        assert frames == {str(script)}, "the launcher is no part of the program"
     assert len(races) == 1 and not whole["problems"]
     assert b"was barrier number 2 of world (halo.py:10)" in done.stderr or b"The last\n" in done.stderr
 
