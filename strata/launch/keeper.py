@@ -378,7 +378,7 @@ class Keeper:
 
             failures = [Failure(rank, status) for rank, status in self.failures]
             root, text = failure_text(failures, self.forwarder.tails, self.options.n, self._recorders.lines,
-                                      len(self.restarts.done))  # fmt: skip
+                                      len(self.restarts.done), self.statuses)  # fmt: skip
             code = root.code
         if code:
             text = again() + text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from strata.launch.output import ERR, Tail
@@ -12,6 +13,7 @@ from strata.launch.output import ERR, Tail
 LINES = 20  # of the failed die's output
 WIDTH = 2000  # bytes of a line that are shown
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
+_LEFT = re.compile(r": ranks? ([\d, ]+) died \(or left the job\)")  # in a PeerDead, by failure.py
 _ENDED_BY = ("PeerDead", "GroupBroken")  # what a die says that ended because another had
 
 
@@ -85,9 +87,16 @@ def root_cause(failures: list[Failure], exceptions: dict[int, str]) -> Failure:
     return failures[0]
 
 
+def _left_well(exception: str, statuses: Mapping[int, int]) -> list[int]:
+    """The ranks that a root cause waited for in vain, though they ended well."""
+    found = _LEFT.search(exception) if _is_consequence(exception) else None
+    ranks = [int(rank) for rank in found[1].replace(",", " ").split()] if found else []
+    return [rank for rank in ranks if statuses.get(rank) == 0]
+
+
 def failure_text(
     failures: list[Failure], tails: list[Tail], size: int, where: Callable[[int], list[str]] = lambda rank: [],
-    restarted: int = 0,
+    restarted: int = 0, statuses: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[Failure, str]:
     """The root cause, and the report: other failures, the end of its output, ``where`` of its rank, then it alone."""
     exceptions = {f.rank: last_exception(tails[f.rank]) for f in failures}
@@ -108,6 +117,9 @@ def failure_text(
         lines += ["  | " + _shown(line) for line in tail]
     lines += where(root.rank)
     said = exceptions[root.rank]
+    if left := _left_well(said, statuses):
+        lines.append(f"strata-run: {ranks_text(left)} did not fail, but ended (exit code 0) or called finalize() while "
+                     "others waited: all ranks must make the same calls, as often")
     lines.append(
         f"strata-run: rank {root.rank} of {size} failed{' first' if len(failures) > 1 else ''}: "
         + status_text(root.status)

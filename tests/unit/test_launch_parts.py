@@ -103,6 +103,15 @@ def test_report_of_long_and_strange_lines():
     assert text.splitlines()[-1] == "strata-run: rank 0 of 1 failed: exit code 1"
 
 
+@pytest.mark.parametrize(("status", "said"), [(0, True), (-9, False), (None, False)])
+def test_report_names_a_rank_that_left_without_a_failure(status, said):
+    waited = tail(b"Traceback (most recent call last):\n"
+                  b"strata.errors.PeerDead: ranks 1, 2 died (or left the job) before it arrived\n")
+    statuses = {0: 1, 1: status, 2: 1} if status is not None else {0: 1}
+    _, text = report.failure_text([report.Failure(0, 1)], [waited], 3, statuses=statuses)
+    assert ("strata-run: rank 1 did not fail, but ended (exit code 0)" in text) == said, text
+
+
 def pipe_sink(selector, failures):
     read, write = os.pipe()
     os.set_blocking(read, False)
