@@ -55,7 +55,7 @@ install:
 	@$(BIN)/python -c 'import os, sys, sysconfig; h = os.path.join(sysconfig.get_path("include"), "Python.h"); sys.exit(0 if os.path.exists(h) else "make: %s is missing; on Debian and Ubuntu: apt install python3-dev" % h)'
 	@echo "== installing what the build needs"
 	@$(PIP) install -q $(BUILD_NEEDS)
-	@echo "== compiling the core and installing strata (editable)"
+	@echo "== compiling the core and installing strata (editable): some minutes on two CPUs"
 	@$(PIP) install -q --no-build-isolation -e '.[test,examples]'
 
 run: build
