@@ -60,6 +60,9 @@ cdef extern from "st_trace_read.h" nogil:
     int st_trace_slice_read(const st_inspect *v, uint32_t die, uint32_t k, st_trace_event *room, st_trace_found *found)
     double st_trace_rate(const st_inspect *v, uint32_t clock, uint64_t ticks, uint64_t ns)
     uint32_t st_trace_name(st_ctx *ctx, const char *text, uint32_t nbytes)
+    void st_trace_mark(st_tracer *t)
+    void st_trace_span(st_tracer *t, uint64_t what, uint64_t arg)
+    uint64_t st_now_ns()
     uint32_t st_flight_clock()
     uint64_t st_flight_ticks(uint32_t clock)
     void st_flight_moment(uint32_t clock, uint64_t *ticks, uint64_t *ns)
@@ -113,6 +116,21 @@ def emit(Context context, uint32_t kind, uint64_t begin, uint64_t end, uint32_t 
     t = st_trace_on(&context.ctx)
     if t != NULL:
         write(t, kind, begin, end, index, arg, peer, core)
+
+
+def event_ns(Context context, uint32_t times):
+    """Nanoseconds of a span, the mean of many in a loop, on the calling thread's slice: for benchmarks.  0: the die is
+    not traced."""
+    cdef st_tracer *t = st_trace_on(&context.ctx)
+    cdef uint64_t begin = st_now_ns()
+    cdef uint32_t k
+    if t == NULL:
+        return 0.0
+    with nogil:
+        st_trace_mark(t)
+        for k in range(times):
+            st_trace_span(t, ST_TRACE_WHAT(ST_TRACE_PROBE, 0, ST_TRACE_NOBODY, 0), k)
+    return (st_now_ns() - begin) / <double>times
 
 
 def thread(Context context, uint32_t role, uint32_t index=0):

@@ -5,7 +5,7 @@
  *
  * Under ThreadSanitizer ST_TEST_BREAK=function in the environment takes the memory orders
  * out of that function of the core: what it publishes is then published without order, and
- * ThreadSanitizer must say so.  tools/ctest.py does that for each name after "tsan must report:".
+ * ThreadSanitizer must say so.  tools/ctest.py does that for each name after "tsan must report:".  ST_TEST_TRACE: traced.
  */
 #ifndef DIES_H
 #define DIES_H
@@ -211,6 +211,7 @@ static inline struct dies *dies_open(uint32_t n, uint64_t hbm_pages, uint64_t sl
         CHECK_IS(st_space_agree(&d->ctx[i], 1000000000, &missing), ST_OK);
         CHECK(d->ctx[i].base == DIES_WINDOW);
         d->ctx[i].shared_window = 1;
+        st_trace_set_mode(&d->ctx[i], i, getenv("ST_TEST_TRACE") ? ST_TRACE_RING : ST_TRACE_OFF);
     }
     return d;
 }

@@ -211,7 +211,7 @@ static void part_of(struct st_group *g, struct st_request *q, enum point point)
         return;
     q->number = ++g->number;
     st_wait_begin(&g->waiter, &g->policy, &g->header->wake_word, &g->header->sleepers, q->timeout_ns);
-    st_request_publish(g, q);
+    st_request_publish(g, q, NULL);
     if (point >= HALFWAY) {
         if (st_group_wait_all(g, ST_PHASE_ARRIVAL, q->number) == ST_OK && q->plan) {
             part = *q->plan;

@@ -133,7 +133,7 @@ static void trouble(struct die *die)
     q->sdma = lanes_of(die, g);
     if (victim && s->how == DIES) {
         q->number = ++g->number;
-        st_request_publish(g, q);
+        st_request_publish(g, q, NULL);
         machine_leave(&s->machine[die->rank]);
         dies_end(die);
         return;

@@ -15,6 +15,7 @@ from contextlib import redirect_stdout
 from typing import NamedTuple
 
 from strata import bootstrap
+from strata._core import tracing
 from strata._core.inspector import Inspector
 from strata.cli import dump
 from strata.inspection import processes, snapshot, text
@@ -61,6 +62,7 @@ class Space:
             self.put(tables + 8 * (seg >> 21) * i, (HBM * i >> 21) << 32 | 5)
             made += [Area(tables + 8 * (seg >> 21) * i, 4), Area(self._flight(flight + 12416 * i, i, base + seg), 16)]
             made += [Area(flight + 12416 * i + 128, 16), Area(flight + 12416 * i + 4224, 48)]
+            made += self._traced(i, self.control + self.header[39], dies + 256 * i + 136)
         os.pwrite(self.job.fd, self.read(world, 16384), HBM)  # a group in the memory of die 1
         self.put(HBM + 8, 77)
         self.put(dies + 96, base + 4096)  # die 0 has two rings
@@ -85,6 +87,19 @@ class Space:
             self.put(at + 4224 + 64 * k, state, group, 5, 1, 4, 8, 1000 * k, 2000 * k if over else 0)
         return at
 
+    def _traced(self, rank: int, traces: int, switch: int) -> list[Area]:
+        """The trace of a die: a name, and events of two threads."""
+        events = self.header[40] * 32
+        at = traces + rank * (4096 + 65536 + 16 * events)
+        self.put(switch, 1 | 1 << 32)
+        self.put(at, 1, 6)
+        os.pwrite(self.job.fd, b"\4\0name", at + 4096)
+        for k in range(2):
+            self.put(at + 64 + 64 * k, 5, 0, 0, 0, 100 + k | (1 + k) << 32)
+            for n in range(5):
+                self.put(at + 69632 + k * events + 32 * n, 1000 * n, 1000 * n + 10, 3 | 1 << 32, n)
+        return [Area(at, 24), Area(at + 4096, 2), Area(at + 69632, 20), Area(switch, 2)]
+
     def look(self, data: bytes) -> str:
         """What is shown of it, after the pokes.  CorruptSpace, OSError."""
         try:
@@ -95,6 +110,10 @@ class Space:
             seen = snapshot.take(Inspector(self.job.fd), "x", 1)
             assert all(0 <= rank < DIES for wait in seen["waits"] for rank in wait["for"])
             json.dumps(seen)
+            for rank in range(DIES):
+                trace = tracing.read(Inspector(self.job.fd), rank)
+                assert all(one["role"] and len(one["events"]) <= self.header[40] for one in trace["slices"])
+                assert trace["ns_per_tick"] > 0 and all(isinstance(name, str) for name in trace["names"])
             shown = io.StringIO()
             with redirect_stdout(shown):
                 dump.show(seen, None)

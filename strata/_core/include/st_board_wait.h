@@ -92,12 +92,14 @@ struct st_board_wait {
     uint64_t *waited;                /* [n] or NULL: ns until each was there */
     uint64_t missing[ST_MASK_WORDS]; /* members that are not there yet */
     uint64_t nmissing;
+    uint32_t late;                   /* the last that was found there */
 };
 
 static inline void st_board_arrived(struct st_board_wait *w, uint32_t j)
 {
     w->missing[j >> 6] &= ~(1ull << (j & 63));
     w->nmissing--;
+    w->late = j;
 }
 
 /* Those in `who` will not come. */
@@ -182,12 +184,14 @@ static inline int st_board_look(struct st_boards *b, struct st_board_wait *w, in
 static inline int st_board_await(struct st_boards *b, struct st_board_wait *w, uint64_t timeout_ns, uint64_t *mask)
 {
     struct st_group *g = b->g;
+    struct st_tracer *t = st_trace_on(g->ctx);
     struct st_flight_record *record;
     struct st_waiter waiter;
     uint64_t began;
     uint32_t j;
     int rc;
 
+    st_trace_begins(t);
     memset(w->missing, 0, sizeof w->missing);
     w->nmissing = 0;
     for (j = 0; j < g->n; j++) {
@@ -221,6 +225,7 @@ static inline int st_board_await(struct st_boards *b, struct st_board_wait *w, u
     }
     st_wait_end(&waiter);
     st_flight_end(g->ctx, record, rc, 1);
+    ST_TRACE(t, ST_TRACE_WAIT, 0, g->ranks[w->late], w->what == ST_BOARD_DONE ? ST_TRACE_DRAIN : ST_TRACE_POSTS, w->round);
     return rc;
 }
 

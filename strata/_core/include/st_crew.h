@@ -63,6 +63,8 @@ static inline void st_crew_work(struct st_crew_seat *seat, struct st_run run, ui
     run.at = at;
     run.waiter = &waiter;
     run.first = seat->place;
+    run.trace = st_trace_as(run.g->ctx, ST_TRACE_CORE, seat->place);
+    st_exec_traced(run.trace, run.g, run.number);
     rc = st_run_cores(&run);
     st_wait_end(&waiter);
     if (rc != ST_OK)
@@ -195,6 +197,7 @@ static inline int st_exec(struct st_group *g, const struct st_plan *p, uint64_t 
     struct st_run run = {.g = g, .p = p, .number = number, .waiter = &g->waiter, .at = at, .stride = 1};
     uint32_t cores = st_plan_cores(p), workers = g->ctx->workers < cores ? g->ctx->workers : cores;
 
+    run.trace = st_exec_tracer(g);
     st_exec_reset(p);
     if (workers > 1 && g->ctx->crew)
         return st_crew_run(g->ctx->crew, &run, workers, timeout_ns);
@@ -211,6 +214,8 @@ static inline int st_exec_rows(struct st_group *g, const struct st_plan *p, cons
 
     if (rc != ST_OK)
         return rc;
+    run.trace = st_exec_tracer(g);
+    st_trace_begins(run.trace);
     st_exec_reset(p);
     st_wait_begin(&waiter, &g->ctx->wait, NULL, NULL, 0); /* no unit waits */
     rc = workers > 1 && g->ctx->crew ? st_crew_run(g->ctx->crew, &run, workers, 0) : st_run_cores(&run);

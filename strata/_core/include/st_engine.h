@@ -59,12 +59,14 @@ struct st_engine {
     uint32_t look_turn;   /* a ring that has looked in this turn looks again when no other wants to, in this */
     uint32_t wanted, wanted_before; /* round and the one before; else who comes first in rounds keeps others from it */
     uint32_t ncycle;      /* gates of the cycle that the gate in hand is on */
+    struct st_tracer *trace; /* of the thread, for the turn in hand; NULL: off */
     struct st_gate cycle[ST_CYCLE_MOST];
     struct st_engine_ring {
         uint64_t at;          /* its struct st_ring; 0: closed */
         struct st_ring *ring; /* the same, for the thread, which may still have a closed one in hand */
         uint64_t head;
         uint64_t done;        /* in a call: descriptors of its list behind it */
+        uint64_t gated_at;    /* in a trace: the same in ticks, or 0 */
         uint64_t gated_ns;    /* since when the gate at the head is shut; 0: it is not at one */
         uint64_t looked_ns;   /* last slow look at that gate */
         uint64_t suspect;     /* what that look found, if it was a cycle; 0: it was none */
@@ -154,7 +156,7 @@ static inline int st_engine_add(struct st_engine *e, struct st_ring *r, uint32_t
         own->ring = r;
         own->head = first;
         own->depth = depth;
-        own->done = own->gated_ns = own->looked_ns = own->suspect = 0;
+        own->done = own->gated_at = own->gated_ns = own->looked_ns = own->suspect = 0;
         own->status = ST_OK;
         st_store_release_64(&own->at, (uint64_t)(uintptr_t)r); /* pairs with st_engine_round */
         st_store_release_64(&r->opened, ++e->openings); /* pairs with st_lane_attach */
@@ -271,10 +273,12 @@ static inline int st_event_wait(struct st_engine *e, uint32_t event, uint64_t co
                                 const struct st_wait_policy *policy, uint64_t timeout_ns)
 {
     struct st_event *v = &e->events[event];
+    struct st_tracer *t = st_trace_on(e->ctx);
     struct st_flight_record *record = NULL;
     struct st_waiter w;
     int rc = ST_OK;
 
+    st_trace_begins(t);
     st_wait_begin(&w, policy, &v->wake_word, &v->sleepers, timeout_ns);
     while (st_event_count(e, event) < count) {
         rc = st_wait_step(&w);
@@ -289,6 +293,7 @@ static inline int st_event_wait(struct st_engine *e, uint32_t event, uint64_t co
     }
     st_wait_end(&w);
     st_flight_waited(e->ctx, record, rc);
+    ST_TRACE(t, ST_TRACE_NOTIFY, 0, ST_TRACE_NOBODY, 0, event);
     return rc;
 }
 

@@ -4,6 +4,7 @@
 
 #include "st_cycle.h"
 #include "st_engine_do.h"
+#include "st_engine_trace.h"
 
 #define ST_TURN_DESCRIPTORS 64u      /* of one ring, before others have their turn */
 #define ST_TURN_BYTES (4ull << 20)
@@ -83,9 +84,8 @@ static inline int st_engine_patience(struct st_engine *e, struct st_engine_ring 
     return rc;
 }
 
-/* Executes one descriptor of a ring.  ST_AGAIN: it is a gate, and shut.  Whatever else: it is done, its
- * status if it failed or was not executed. */
-static inline int st_engine_do(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *d)
+/* st_engine_do, but for the trace. */
+static inline int st_engine_execute(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *d)
 {
     int status = (int)r->status, rc, cancel = st_engine_cancelled(e, d->event);
 
@@ -132,6 +132,17 @@ static inline int st_engine_do(struct st_engine *e, struct st_engine_ring *r, co
     if (rc != ST_OK && rc != ST_AGAIN && status == ST_OK)
         st_ring_fail(e, r, d, rc);
     return rc == ST_OK && status != ST_OK ? ST_ECANCELED : rc;
+}
+
+/* Executes one descriptor of a ring.  ST_AGAIN: it is a gate, and shut.  Whatever else: it is done, its
+ * status if it failed or was not executed. */
+static inline int st_engine_do(struct st_engine *e, struct st_engine_ring *r, const struct st_descriptor *d)
+{
+    int rc = st_engine_execute(e, r, d);
+
+    if (__builtin_expect(e->trace != NULL, 0))
+        st_engine_traced(e, r, d, rc);
+    return rc;
 }
 
 /* No gate is shut any more. */
@@ -203,6 +214,8 @@ static inline enum st_turn st_engine_turn(struct st_engine *e, struct st_engine_
     struct st_descriptor d;
     int rc;
 
+    e->trace = st_trace_as(e->ctx, ST_TRACE_ENGINE, 0);
+    st_trace_begins(e->trace);
     for (k = 0; k <= turn && e->count.bytes - bytes < ST_TURN_BYTES; k++) {
         tail = st_load_acquire_64(&ring->tail); /* pairs with st_lane_ring */
         if (tail == r->head)

@@ -9,6 +9,7 @@
 #define ST_EXEC_H
 
 #include "st_copy.h"
+#include "st_exec_trace.h"
 #include "st_rows.h"
 #include "st_sync.h"
 
@@ -22,6 +23,7 @@ struct st_run {
     void **at;         /* room for 2 * max_operands pointers */
     uint32_t first;    /* runs cores first, first + stride, ... */
     uint32_t stride;
+    struct st_tracer *trace; /* of this thread; NULL: off */
     uint32_t *stopped; /* the status of a thread that has given up, or NULL if there is one thread */
 };
 
@@ -52,19 +54,20 @@ static inline int st_unit_ready(const struct st_group *g, const struct st_unit *
            st_load_acquire_64(&g->flags[(uint64_t)u->wait_peer * ST_GROUP_FLAGS + (uint32_t)u->wait_flag]) >= number;
 }
 
-/* A unit is done: the last of those that post its flag raises it. */
-static inline void st_unit_done(struct st_group *g, const struct st_plan *p, const struct st_unit *u, uint64_t number)
+/* A unit is done: the last of those that post its flag raises it, and returns 1. */
+static inline int st_unit_done(struct st_group *g, const struct st_plan *p, const struct st_unit *u, uint64_t number)
 {
     if (u->post_flag < 0)
-        return;
+        return 0;
     if (p->posts[u->post_flag] > 1 && /* pairs with itself: whoever is last has seen what all wrote */
         st_add_acq_rel_32(&p->left[u->post_flag], (uint32_t)-1) != 1)
-        return;
+        return 0;
     ST_FAULT(FLAG_BEFORE);
     /* pairs with st_unit_ready */
     st_store_seqcst_64(&g->flags[(uint64_t)g->me * ST_GROUP_FLAGS + (uint32_t)u->post_flag], number);
     ST_FAULT(FLAG_AFTER);
     st_group_wake(g);
+    return 1;
 }
 
 /* A reduction with partial operands. */
@@ -159,12 +162,17 @@ static inline int st_core_run(const struct st_run *r, uint64_t *next, uint64_t e
             return ST_AGAIN;
         if (r->stopped && st_load_acquire_32(r->stopped)) /* pairs with st_crew_give_up */
             return ST_EBROKEN;
+        if (__builtin_expect(r->trace && r->trace->waits, 0))
+            st_unit_waited(r->trace, r->g, u, r->number);
         ST_FAULT(UNIT_BEFORE);
         rc = st_unit_run(r, u);
         ST_FAULT(UNIT_AFTER);
         if (rc != ST_OK)
             return rc;
-        st_unit_done(r->g, r->p, u, r->number);
+        if (__builtin_expect(r->trace != NULL, 0))
+            st_unit_traced(r->trace, r->g, r->p, *next);
+        if (st_unit_done(r->g, r->p, u, r->number))
+            ST_TRACE(r->trace, ST_TRACE_FLAG_SET, u->core, ST_TRACE_NOBODY, r->g->id, ST_TRACE_FLAG(r->number, u->post_flag));
     }
     return ST_OK;
 }
@@ -195,6 +203,8 @@ static inline int st_run_wait(const struct st_run *r, uint64_t alone)
 {
     int rc = st_wait_step(r->waiter);
 
+    if (__builtin_expect(r->trace != NULL, 0))
+        r->trace->waits = 1;
     if (r->stopped && st_load_acquire_32(r->stopped)) /* pairs with st_crew_give_up */
         return ST_EBROKEN;
     if (rc == ST_OK)

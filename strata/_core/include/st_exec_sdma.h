@@ -9,6 +9,7 @@
 #define ST_EXEC_SDMA_H
 
 #include "st_engine.h"
+#include "st_exec_trace.h"
 #include "st_lower.h"
 #include "st_sync.h"
 
@@ -87,11 +88,24 @@ static inline int st_lane_next(struct st_lanes *s, const struct st_lane *lane, s
     return ST_OK;
 }
 
+/* Whoever has waited for the engine no longer does. */
+static inline struct st_tracer *st_lanes_waited(const struct st_lanes *s)
+{
+    struct st_tracer *t = st_trace_on(s->e->ctx);
+
+    if (__builtin_expect(t && t->waits, 0)) {
+        t->waits = 0;
+        st_trace_span(t, ST_TRACE_WHAT(ST_TRACE_NOTIFY, 0, ST_TRACE_NOBODY, 0), s->l.event);
+    }
+    return t;
+}
+
 /* Puts into a lane what it has room for, if that is half of it. */
 static inline int st_lane_fill(struct st_lanes *s, uint32_t c, int begin)
 {
     struct st_lane *lane = &s->lanes[c];
     struct st_lane_at *at = &s->at[c];
+    struct st_tracer *t;
     struct st_descriptor d;
     uint64_t room, put = 0;
     int rc;
@@ -101,13 +115,16 @@ static inline int st_lane_fill(struct st_lanes *s, uint32_t c, int begin)
     room = st_lane_room(lane, &rc);
     if (rc != ST_OK || room < lane->depth / 2)
         return rc;
+    t = st_lanes_waited(s);
     while (put < room && !at->filled && (rc = st_lane_next(s, lane, at, &d)) == ST_OK) {
         d.flags |= begin && !put ? ST_SDMA_BEGIN : 0;
         st_lane_put(lane, put++, &d);
         ST_FAULT(LANE_PUT);
     }
+    ST_TRACE(t, ST_TRACE_SUBMIT, c, s->l.ctx->rank, lane->index, put);
     if (put)
         st_lane_ring(lane, put);
+    ST_TRACE(t, ST_TRACE_DOORBELL, c, s->l.ctx->rank, lane->index, put);
     return rc;
 }
 
@@ -175,8 +192,11 @@ static inline int st_lanes_status(struct st_group *g, const struct st_lanes *s)
 /* A step of the wait for the engine. */
 static inline int st_lanes_step(struct st_group *g, struct st_lanes *s)
 {
+    struct st_tracer *t = st_trace_on(g->ctx);
     int rc = st_wait_step(&g->waiter);
 
+    if (__builtin_expect(t != NULL, 0))
+        t->waits = 1;
     if (rc == ST_ETIMEOUT && st_lanes_move(s)) { /* what moves is not waited for, on cores, either */
         sched_yield();
         rc = ST_OK;
@@ -217,6 +237,7 @@ static inline int st_exec_sdma(struct st_group *g, const struct st_plan *p, stru
         return ST_EINVAL;
     for (c = 0; c < p->nflags; c++)
         ((uint64_t *)(uintptr_t)s->l.counters)[c] = 0;
+    (void)st_exec_tracer(g);
     s->unfilled = 0;
     for (c = 0; c < cores; c++) {
         uint64_t first = p->core_begin ? p->core_begin[c] : 0, end = p->core_begin ? p->core_begin[c + 1] : p->nunits;
@@ -240,6 +261,7 @@ static inline int st_exec_sdma(struct st_group *g, const struct st_plan *p, stru
     }
     rc = rc == ST_OK ? st_lanes_status(g, s) : rc;
     st_wait_again(&g->waiter);
+    (void)st_lanes_waited(s);
     ST_FAULT(LANES_OVER);
     if (rc != ST_OK)
         st_lanes_drain(s);

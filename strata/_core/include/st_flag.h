@@ -28,14 +28,17 @@ static inline int st_flag_read(struct st_ctx *ctx, uint64_t va, uint64_t *value)
 /* Raises a flag from the host. */
 static inline int st_flag_write(struct st_ctx *ctx, uint64_t va, uint64_t value)
 {
+    struct st_tracer *t = st_trace_on(ctx);
     int rc = va % 8 ? ST_EINVAL : st_ensure_mapped(ctx, va, 8, 1);
 
+    st_trace_begins(t);
     if (rc != ST_OK)
         return rc;
     ST_FAULT(HOST_FLAG_BEFORE);
     st_store_seqcst_64((uint64_t *)(uintptr_t)va, value); /* pairs with st_engine_gate, st_flag_read */
     ST_FAULT(HOST_FLAG_AFTER);
     st_flag_tell(ctx, va);
+    ST_TRACE(t, ST_TRACE_FLAG_SET, 0, ST_TRACE_NOBODY, 0, va);
     return ST_OK;
 }
 
@@ -44,11 +47,13 @@ static inline int st_flag_write(struct st_ctx *ctx, uint64_t va, uint64_t value)
 static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, uint32_t die, const struct st_lane *lane,
                                const struct st_wait_policy *policy, uint64_t timeout_ns)
 {
+    struct st_tracer *t = st_trace_on(ctx);
     struct st_flight_record *record = NULL;
     struct st_waiter w;
     uint64_t now = 0, life = st_die_life(ctx, die);
     int rc;
 
+    st_trace_begins(t);
     st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
     while ((rc = st_flag_read(ctx, va, &now)) == ST_OK && now < value) {
         rc = st_wait_step(&w);
@@ -63,6 +68,7 @@ static inline int st_flag_wait(struct st_ctx *ctx, uint64_t va, uint64_t value, 
     }
     st_wait_end(&w);
     st_flight_waited(ctx, record, rc);
+    ST_TRACE(t, ST_TRACE_FLAG_WAIT, 0, die, 0, va);
     if ((rc == ST_EDEAD || rc == ST_ENOJOB) && st_flag_read(ctx, va, &now) == ST_OK && now >= value)
         rc = ST_OK; /* it was its last deed */
     return rc == ST_OK ? st_flag_look(now, value) : rc;

@@ -3,6 +3,7 @@
 #define ST_FOLLOW_H
 
 #include "st_accept.h"
+#include "st_trace.h"
 
 #define ST_FOLLOW_PAGES 16u /* mapped under one hold of the locks: what a thread that helps may wait for */
 
@@ -45,8 +46,9 @@ static inline int st_follow_pages(struct st_ctx *ctx, struct st_position *p, uin
 /* One step towards record `head` of a peer's log; the caller holds the log_lock. */
 static inline int st_follow_step(struct st_ctx *ctx, uint32_t die, struct st_position *p, uint64_t head, int maps)
 {
+    struct st_tracer *t = maps ? st_trace_on(ctx) : NULL;
     struct st_log_record r = {0};
-    uint64_t at, total;
+    uint64_t at, total, ns;
     int64_t owner;
     int rc, over = 0;
 
@@ -76,11 +78,16 @@ static inline int st_follow_step(struct st_ctx *ctx, uint32_t die, struct st_pos
     at = (r.va - st_segment(ctx, (uint32_t)owner)) >> ST_PAGE_SHIFT;
     if (r.npages > ctx->seg_pages - at)
         return ST_ECORRUPT;
+    st_trace_begins(t);
     rc = st_follow_pages(ctx, p, (uint32_t)owner, at, r.npages, maps, &over);
     if (rc == ST_OK && over) {
         p->cursor++;
-        if (maps && r.kind == ST_LOG_MAP)
-            st_latency_count(ctx, st_now_ns() - r.time_ns);
+        if (maps && r.kind == ST_LOG_MAP) {
+            ns = st_now_ns() - r.time_ns;
+            st_latency_count(ctx, ns);
+            ST_TRACE(t, ST_TRACE_MAP, 0, owner, r.npages,
+                     t->role == ST_TRACE_REGISTRAR ? ns : (uint64_t)r.npages << ST_PAGE_SHIFT);
+        }
     }
     return rc;
 }

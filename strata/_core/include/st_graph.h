@@ -49,10 +49,12 @@ struct st_graph {
 static inline int st_graph_put(struct st_graph *g, const struct st_descriptor *d, uint64_t n, uint64_t timeout_ns)
 {
     struct st_ctx *ctx = g->e->ctx;
+    struct st_tracer *t = st_trace_on(ctx);
     struct st_waiter w;
     uint64_t k;
     int rc;
 
+    st_trace_begins(t);
     st_wait_begin(&w, &ctx->wait, NULL, NULL, timeout_ns);
     rc = st_lane_lock(ctx, &g->lane, &w);
     st_wait_end(&w);
@@ -65,8 +67,10 @@ static inline int st_graph_put(struct st_graph *g, const struct st_descriptor *d
     for (k = 0; k < n && rc == ST_OK; k++)
         st_lane_put(&g->lane, k, &d[k]);
     ST_FAULT(GRAPH_PUT);
+    ST_TRACE(t, ST_TRACE_SUBMIT, 0, ctx->rank, g->lane.index, n);
     if (rc == ST_OK)
         st_lane_ring(&g->lane, n);
+    ST_TRACE(t, ST_TRACE_DOORBELL, 0, ctx->rank, g->lane.index, n);
     ST_FAULT(GRAPH_RUNG);
     st_lane_unlock(&g->lane);
     return rc;

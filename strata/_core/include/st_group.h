@@ -50,6 +50,7 @@ struct st_group {
     struct st_base *bases; /* [n], of the operation in progress */
     struct st_waiter waiter;
     uint32_t waited;     /* the operation in progress did not find all members there */
+    uint32_t late;       /* the last member of those that were waited for, and one more */
     struct st_wait_policy policy; /* of whoever runs the operation */
     pthread_mutex_t lock;       /* one collective at a time */
     struct st_p2p *p2p;         /* [n], point to point by peer */

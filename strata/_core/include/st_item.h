@@ -124,6 +124,32 @@ static inline int st_item_turn(struct st_item *item)
     return 1;
 }
 
+/* Waits for an item.  ST_ETIMEOUT, ST_EINTR: it goes on without the waiter. */
+static inline int st_item_wait(struct st_item *item, const struct st_wait_policy *policy,
+                               uint64_t timeout_ns)
+{
+    const struct st_group *g = item->worker->group;
+    struct st_tracer *t = st_trace_on(g->ctx);
+    struct st_flight_record *record = NULL;
+    struct st_waiter w;
+    int rc = ST_OK;
+
+    st_trace_begins(t);
+    st_wait_begin(&w, policy, &item->worker->wake_word, &item->worker->sleepers, timeout_ns);
+    while (!st_item_done(item)) {
+        rc = st_wait_step(&w);
+        if (rc == ST_ETIMEOUT || rc == ST_EINTR)
+            break;
+        if (rc == ST_AGAIN)
+            st_flight_waits(g->ctx, &record, ST_FLIGHT_WORK, ST_FLIGHT_NOBODY, g->id, 0, 0);
+        rc = ST_OK;
+    }
+    st_wait_end(&w);
+    st_flight_waited(g->ctx, record, rc);
+    ST_TRACE(t, ST_TRACE_WAIT, 0, ST_TRACE_NOBODY, ST_TRACE_WORK, 0);
+    return rc;
+}
+
 /* ---- order of transfers ------------------------------------------------------------ */
 
 /* Appends an item to the pending ones.  It stays behind the last of its kind, peer

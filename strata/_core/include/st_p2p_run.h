@@ -8,20 +8,26 @@
  * to let go of the interpreter's lock and get it again.  ST_AGAIN: st_p2p_run goes on with it. */
 static inline int st_p2p_try(struct st_group *g, struct st_transfer *t)
 {
+    struct st_tracer *trace = st_trace_on(g->ctx);
     uint32_t left = g->ctx->wait.pauses;
+    uint64_t looked = 0;
     int rc, waited = 0;
 
+    st_trace_begins(trace);
     if (!left || t->bytes > ST_EAGER_BYTES)
         return ST_AGAIN;
     st_p2p_record(g, t, 0);
     while ((rc = st_p2p_progress(g, t)) == ST_AGAIN && --left) {
         waited = 1;
+        looked = trace ? st_trace_now(trace) : 0;
         st_pause();
     }
     if (rc == ST_AGAIN)
         return rc;
     t->err = errno;
     st_p2p_recorded(g, t, rc, waited);
+    if (__builtin_expect(trace != NULL, 0))
+        st_p2p_traced(g, t, trace, looked);
     return rc;
 }
 
@@ -29,14 +35,19 @@ static inline int st_p2p_try(struct st_group *g, struct st_transfer *t)
 static inline int st_p2p_run_by(struct st_group *g, struct st_transfer *t, const struct st_wait_policy *policy,
                                 uint64_t timeout_ns)
 {
+    struct st_tracer *trace = st_trace_on(g->ctx);
+    uint64_t looked = 0;
     struct st_waiter w;
     int rc, why, waited = 0;
 
+    if (!t->record)
+        st_trace_begins(trace);
     st_wait_begin(&w, policy, &g->header->wake_word, &g->header->sleepers, timeout_ns);
     if (!t->record) /* st_p2p_try has made one */
         st_p2p_record(g, t, policy->arg ? ST_FLIGHT_ASYNC : 0); /* arg: a thread of the group's */
     while ((rc = st_p2p_progress(g, t)) == ST_AGAIN) {
         waited = 1;
+        looked = trace ? st_trace_now(trace) : 0;
         why = st_wait_step(&w);
         if (why == ST_OK)
             continue;
@@ -51,6 +62,8 @@ static inline int st_p2p_run_by(struct st_group *g, struct st_transfer *t, const
     t->err = errno;
     st_wait_end(&w);
     st_p2p_recorded(g, t, rc, waited);
+    if (__builtin_expect(trace != NULL, 0))
+        st_p2p_traced(g, t, trace, looked);
     return rc;
 }
 

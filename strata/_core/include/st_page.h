@@ -16,6 +16,7 @@
 
 #include "st_hold.h"
 #include "st_quarantine.h"
+#include "st_trace.h"
 
 static inline uint64_t st_page_va(const struct st_ctx *ctx, uint64_t at)
 {
@@ -182,13 +183,17 @@ static inline int st_pages_try(struct st_ctx *ctx, uint64_t npages, uint64_t *va
  * allocates faster than its peers unmap. */
 static inline int st_pages_wait(struct st_ctx *ctx, uint64_t npages, uint64_t *va)
 {
+    struct st_tracer *t = st_trace_on(ctx);
     struct st_patience p;
     int rc;
 
+    st_trace_begins(t);
     st_patience_begin(ctx, &p);
     do {
         rc = st_pages_try(ctx, npages, va);
     } while (st_patience_again(ctx, &p, rc));
+    if (rc == ST_OK)
+        ST_TRACE(t, ST_TRACE_MAP, 0, ctx->rank, npages, npages << ST_PAGE_SHIFT);
     return rc;
 }
 

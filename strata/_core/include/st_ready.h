@@ -7,6 +7,7 @@
 
 #include "st_flight.h"
 #include "st_follow.h"
+#include "st_trace.h"
 
 /* May pages in this state be touched? */
 static inline int st_page_allows(uint64_t word, int writes)
@@ -19,6 +20,7 @@ static inline int st_ensure_slow(struct st_ctx *ctx, uint32_t die, uint64_t firs
 {
     uint64_t *table = st_table(ctx, die), *shadow = st_shadow(ctx, die), i, w, begin, late = 0;
     struct st_flight_record *record = NULL;
+    struct st_tracer *t;
     int rc = ST_OK;
 
     if (die == ctx->rank)
@@ -27,6 +29,8 @@ static inline int st_ensure_slow(struct st_ctx *ctx, uint32_t die, uint64_t firs
         if (!st_page_allows(st_load_acquire_64(&table[i]), writes)) /* pairs with st_pages_publish */
             return ST_EREG;
     begin = st_now_ns();
+    t = st_trace_on(ctx);
+    st_trace_begins(t);
     pthread_mutex_lock(&ctx->follow[die].map_lock);
     for (i = first; i <= last && rc == ST_OK; i++) {
         w = st_load_acquire_64(&table[i]); /* pairs with st_pages_publish */
@@ -44,6 +48,7 @@ static inline int st_ensure_slow(struct st_ctx *ctx, uint32_t die, uint64_t firs
         st_count(&ctx->count.late_maps, 1);
         st_count(&ctx->count.late_map_ns, st_now_ns() - begin);
         st_flight_late(ctx);
+        ST_TRACE(t, ST_TRACE_MAP, 0, die, late, late << ST_PAGE_SHIFT);
     }
     return rc;
 }

@@ -25,6 +25,7 @@ static inline int st_registrar_round(struct st_ctx *ctx, uint32_t *failed)
     uint64_t head, cursor;
     uint32_t die;
 
+    (void)st_trace_as(ctx, ST_TRACE_REGISTRAR, 0);
     for (die = 0; die < ctx->ndies; die++) {
         if (die == ctx->rank)
             continue;

@@ -247,6 +247,7 @@ static inline int st_lane_submit(struct st_ctx *ctx, struct st_lane *lane, const
                                  const struct st_wait_policy *policy, uint64_t timeout_ns, uint64_t *first,
                                  uint64_t *done)
 {
+    struct st_tracer *t = st_trace_on(ctx);
     struct st_flight_record *record;
     struct st_waiter w;
     struct st_descriptor begin;
@@ -254,6 +255,7 @@ static inline int st_lane_submit(struct st_ctx *ctx, struct st_lane *lane, const
     int rc;
 
     *done = 0;
+    st_trace_begins(t);
     record = st_flight_begin(ctx, ST_FLIGHT_SUBMIT, lane->die, 0, lane->index, 0, n, 0);
     st_flight_time(ctx, record);
     st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
@@ -279,7 +281,9 @@ static inline int st_lane_submit(struct st_ctx *ctx, struct st_lane *lane, const
             begin.flags |= ST_SDMA_BEGIN;
             st_lane_put(lane, k, &begin);
         }
+        ST_TRACE(t, ST_TRACE_SUBMIT, 0, lane->die, lane->index, room);
         st_lane_ring(lane, room);
+        ST_TRACE(t, ST_TRACE_DOORBELL, 0, lane->die, lane->index, room);
         *done += room;
     }
     /* st_lane_ring has a fence: the DMA thread sees the bell before it ends, or this sees that the ring is closed. */

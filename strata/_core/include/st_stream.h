@@ -55,11 +55,13 @@ static inline void st_stream_end(struct st_ctx *ctx, struct st_progress *p, uint
 static inline int st_stream_wait(struct st_engine *e, struct st_progress *p, uint64_t number,
                                  const struct st_wait_policy *policy, uint64_t timeout_ns)
 {
+    struct st_tracer *t = st_trace_on(e->ctx);
     struct st_flight_record *record = NULL;
     struct st_waiter w;
     uint64_t done;
     int rc = ST_OK;
 
+    st_trace_begins(t);
     st_wait_begin(&w, policy, &p->wake_word, &p->sleepers, timeout_ns);
     while ((done = st_load_acquire_64(&p->done)) < number) { /* pairs with st_stream_end, st_engine_flag */
         rc = st_wait_step(&w);
@@ -72,6 +74,7 @@ static inline int st_stream_wait(struct st_engine *e, struct st_progress *p, uin
     }
     st_wait_end(&w);
     st_flight_waited(e->ctx, record, rc);
+    ST_TRACE(t, ST_TRACE_WAIT, 0, ST_TRACE_NOBODY, ST_TRACE_STREAM, number);
     if (rc != ST_OK)
         return rc;
     rc = st_flag_look(done, number);

@@ -58,6 +58,15 @@ static inline int st_group_look(struct st_group *g, uint32_t phase, uint64_t num
     return ST_OK;
 }
 
+/* The wait of a phase is over. */
+ST_TRACE_COLD void st_group_traced(struct st_group *g, struct st_tracer *t, uint32_t why, uint64_t number)
+{
+    uint32_t late = g->late;
+
+    g->late = 0;
+    st_trace_span(t, ST_TRACE_WHAT(ST_TRACE_WAIT, 0, late ? g->ranks[late - 1] : ST_TRACE_NOBODY, why), number);
+}
+
 /* Waits until member j is in the given phase of the operation. */
 static inline int st_group_wait_for(struct st_group *g, uint32_t phase, uint64_t number, uint32_t j)
 {
@@ -68,6 +77,7 @@ static inline int st_group_wait_for(struct st_group *g, uint32_t phase, uint64_t
         return ST_OK;
     st_count(&g->ctx->count.waits, 1);
     g->waited = 1;
+    g->late = j + 1; /* had it come before one that was waited for before, it would have been there */
     while (!st_here(g, phase, number, j)) {
         rc = st_wait_step(w);
         if (__builtin_expect(rc != ST_OK, 0)) {

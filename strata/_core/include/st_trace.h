@@ -33,7 +33,7 @@ static inline struct st_tracer *st_trace_enter(struct st_ctx *ctx, uint32_t mode
     struct st_tracer *t;
     uint32_t k;
 
-    for (k = 0; k < ST_TRACE_SLICES; k++) {
+    for (k = 0; k < ST_TRACE_SLICES && st_is_die(ctx); k++) { /* a forked child has its parent's keys */
         if ((st_load_relaxed_64)(&traces->keys[k]) != key)
             continue;
         t = &traces->tracers[k];
@@ -76,13 +76,25 @@ static inline void st_trace_put(struct st_tracer *t, uint64_t what, uint64_t beg
 /* The next span begins now. */
 static inline void st_trace_mark(struct st_tracer *t) { t->last = st_trace_now(t); }
 
-/* A span from the end of the last one, or the mark, to now. */
-static inline void st_trace_span(struct st_tracer *t, uint64_t what, uint64_t arg)
+static inline void st_trace_begins(struct st_tracer *t)
+{
+    if (__builtin_expect(t != NULL, 0))
+        st_trace_mark(t);
+}
+
+/* A span from the end of the last one, or the mark, to now.  Not inline: what is beside it is mostly run without. */
+ST_TRACE_COLD void st_trace_span(struct st_tracer *t, uint64_t what, uint64_t arg)
 {
     uint64_t begin = t->last;
 
     t->last = st_trace_now(t);
     st_trace_put(t, what, begin, t->last, arg);
 }
+
+/* The same, where t is NULL while tracing is off. */
+#define ST_TRACE(t, kind, core, peer, index, arg)                                 \
+    (__builtin_expect((t) != NULL, 0)                                            \
+         ? st_trace_span((t), ST_TRACE_WHAT((kind), (core), (peer), (index)), (arg)) \
+         : (void)0)
 
 #endif

@@ -34,6 +34,18 @@ static inline void st_p2p_record(const struct st_group *g, struct st_transfer *t
     st_flight_time(g->ctx, t->record);
 }
 
+/* A transfer is over.  looked: when it had last been found that it was not; 0: it went on at once. */
+ST_TRACE_COLD void st_p2p_traced(const struct st_group *g, const struct st_transfer *t, struct st_tracer *trace, uint64_t looked)
+{
+    uint32_t peer = g->ranks[t->peer];
+
+    if (looked) {
+        st_trace_put(trace, ST_TRACE_WHAT(ST_TRACE_WAIT, 0, peer, ST_TRACE_MESSAGE), trace->last, looked, (uint64_t)t->tag);
+        trace->last = looked;
+    }
+    st_trace_span(trace, ST_TRACE_WHAT(t->receive ? ST_TRACE_RECV : ST_TRACE_SEND, 0, peer, g->id), t->bytes);
+}
+
 static inline void st_p2p_recorded(const struct st_group *g, struct st_transfer *t, int rc, int waited)
 {
     st_flight_end(g->ctx, t->record, rc, waited || t->bytes > ST_EAGER_BYTES);

@@ -110,22 +110,27 @@ static inline void st_worker_collectives(struct st_worker *w, const struct st_wa
 {
     struct st_item *item;
 
-    while ((item = st_worker_next(w, 1)) != NULL)
+    while ((item = st_worker_next(w, 1)) != NULL) {
+        (void)st_trace_as(w->group->ctx, ST_TRACE_WORKER, 0);
         st_item_finish(w, item, item->transfer.cast ? st_worker_cast(w, item, policy)
                                                     : st_worker_collective(w, item, policy));
+    }
 }
 
 /* One look at a transfer; ST_AGAIN: it goes on. */
 static inline int st_worker_drive(struct st_worker *w, struct st_item *item, int look)
 {
     struct st_transfer *t = &item->transfer;
+    struct st_tracer *trace = st_trace_as(w->group->ctx, ST_TRACE_TRANSFERS, 0);
     int early = !st_item_turn(item), waits = early || item->ahead != NULL; /* early, nothing but the end counts */
     int rc;
 
     if (!waits && !t->record)
         st_p2p_record(w->group, t, ST_FLIGHT_ASYNC);
+    st_trace_begins(trace);
     rc = waits ? ST_AGAIN : st_p2p_progress(w->group, t);
-
+    if (__builtin_expect(trace != NULL, 0) && rc != ST_AGAIN)
+        st_p2p_traced(w->group, t, trace, 0);
     if (rc == ST_AGAIN && look) {
         if (!waits)
             rc = st_p2p_look(w->group, t);
@@ -268,29 +273,6 @@ static inline void st_worker_stop(struct st_worker *w)
         return;
     st_group_wake(w->group);
     pthread_join(w->thread, NULL);
-}
-
-/* Waits for an item.  ST_ETIMEOUT, ST_EINTR: it goes on without the waiter. */
-static inline int st_item_wait(struct st_item *item, const struct st_wait_policy *policy,
-                               uint64_t timeout_ns)
-{
-    const struct st_group *g = item->worker->group;
-    struct st_flight_record *record = NULL;
-    struct st_waiter w;
-    int rc = ST_OK;
-
-    st_wait_begin(&w, policy, &item->worker->wake_word, &item->worker->sleepers, timeout_ns);
-    while (!st_item_done(item)) {
-        rc = st_wait_step(&w);
-        if (rc == ST_ETIMEOUT || rc == ST_EINTR)
-            break;
-        if (rc == ST_AGAIN)
-            st_flight_waits(g->ctx, &record, ST_FLIGHT_WORK, ST_FLIGHT_NOBODY, g->id, 0, 0);
-        rc = ST_OK;
-    }
-    st_wait_end(&w);
-    st_flight_waited(g->ctx, record, rc);
-    return rc;
 }
 
 #endif
