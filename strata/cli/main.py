@@ -14,6 +14,7 @@ COMMANDS = {
     "plan": ("strata.cli.plan", "print, save, compare, verify or convert plans of an operation"),
     "sim": ("strata.cli.sim", "predict operations on a machine that is not here"),
     "top": ("strata.cli.top", "show what the dies of a running job do, and who waits for whom"),
+    "trace": ("strata.cli.trace", "say where the time of a traced job went: tables, pictures, comparisons"),
     "tune": ("strata.cli.tune", "measure the algorithms on this host, for the choice among them"),
     "workload": ("strata.cli.workload", "predict what whole workloads take, beside what has been published"),
 }

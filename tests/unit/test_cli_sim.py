@@ -187,7 +187,7 @@ def test_a_trace_of_rings_and_cores(capsys, tmp_path):
 
     events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
     names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert {"core 0", "core 1", "ring 0", "ring 1", "stages"} <= names
+    assert {"core 0", "core 1", "ring 0", "ring 1", "calls"} <= names
     assert {"submit", "move l1"} <= {e["name"] for e in events if e["ph"] == "X"}
 
 
