@@ -1,8 +1,9 @@
 """What Perfetto's trace processor makes of a trace in Chrome's JSON, in sqlite: the same tables, by its rules.
 
-It stands in for the real one where that cannot be had, so that a trace can be asked the same questions anywhere: an
-event with a duration is a slice of its thread's track, below the one that it lies in; one that lies in another only in
-part is dropped and counted; an arrow's ends go to the last slice that has begun there, and an end without one is counted.
+It stands in for the real one where that cannot be had, so that a trace can be asked the same questions anywhere.  An
+event with a duration is a slice of its thread's track, below the one that it lies in; one that lies in another only
+in part is dropped and counted; an arrow's ends go to the last slice that has begun there, and an end without one is
+counted.
 """
 
 import gzip
