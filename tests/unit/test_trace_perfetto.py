@@ -114,7 +114,8 @@ def test_calls_and_phases_carry_what_was_said_of_them(load, tmp_path):
                       "and extract_arg(arg_set_id, 'args.peer') = 3")  # fmt: skip
     assert (n, dur) == (20 * 3 + 20, 1000 * (20 * (705 + 703 + 701) + 20 * 10))
     rows = ask("select extract_arg(arg_set_id, 'args.site') as site, "
-               "extract_arg(arg_set_id, 'args.tags.step') as step, count(*) as n from slice where category = 'call' group by 1, 2 order by 2")  # fmt: skip
+               "extract_arg(arg_set_id, 'args.tags.step') as step, "
+               "count(*) as n from slice where category = 'call' group by 1, 2 order by 2")  # fmt: skip
     assert rows == [("train.py:12 in step", step, 4) for step in range(20)]
 
 
