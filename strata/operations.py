@@ -56,8 +56,7 @@ class Operations(Collectives):
         each; None: allocated in the fabric.  Returns ``out``.  Raises CollectiveMismatch on
         all members if the shapes do not agree.
         """
-        if not 0 <= root < self.size:
-            raise ValueError(f"root={root}: a number in the group, 0 to {self.size - 1}, is expected")
+        self.check_member(root, "root")
         variant = self.variant("scatter", algorithm, path, cores, partition)
         if current_stream() is not None:
             self.check_queued(src if self.rank == root else None, out)

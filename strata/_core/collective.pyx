@@ -97,8 +97,7 @@ cdef class Collectives(Casts):
             number = PyLong_AsLongAndOverflow(root, &beyond)
             if not beyond and 0 <= number < self.size:
                 return 0
-        if not 0 <= <object>root < self.size:
-            raise ValueError(f"{what.decode()}={root}: a number in the group, 0 to {self.size - 1}, is expected")
+        self.check_member(root, what.decode())
         return 0
 
     # ---- the operations -----------------------------------------------------------

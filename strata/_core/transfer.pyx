@@ -1,5 +1,6 @@
 """Point to point: the front of send and recv."""
 
+from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
@@ -24,6 +25,10 @@ from strata._core.work cimport Work
 
 from strata import errors
 from strata._core.names import OPERATIONS
+
+
+cdef extern from "Python.h":
+    bint PyIndex_Check(object)
 
 
 cdef extern from "st_alias.h" nogil:
@@ -79,6 +84,14 @@ cdef class Transfers(CoreGroup):
                 raise errors.InvalidArgument("on a stream arrays must be fabric memory, and this one is not: make it "
                                              "with strata.empty or its like, or call outside the stream")
 
+    def check_member(self, number, what):
+        """TypeError, ValueError unless it is a number in the group; 0.5 is none, and not 0 either."""
+        if not PyIndex_Check(number):
+            raise TypeError(f"{what}={number!r}: a number in the group, 0 to {self.size - 1}, is expected, and no "
+                            f"{type(number).__name__}")
+        if not 0 <= number < self.size:
+            raise ValueError(f"{what}={number}: a number in the group, 0 to {self.size - 1}, is expected")
+
     def check_frames(self, uint32_t op, src, out):
         """ValueError if the arrays, though apart from each other, lie on the same frames of
         physical memory, or the output has a frame twice (mappings made with strata.vmm)."""
@@ -118,9 +131,8 @@ cdef class Transfers(CoreGroup):
         self.check_here()
         self.uncapturable("recv" if receive else "send")
         look(array, &a)
-        if not 0 <= peer < self.size:
-            raise ValueError(f"{'src' if receive else 'dst'}={peer}: a number in the group, 0 to "
-                             f"{self.size - 1}, is expected")
+        if not PyLong_CheckExact(peer) or not 0 <= peer < self.size:
+            self.check_member(peer, "src" if receive else "dst")
         if receive and not a.writeable:
             raise ValueError("recv: the array is read-only")
         if stream is not None:
