@@ -177,9 +177,10 @@ class Cancelled(StrataError):
 
 
 class Deadlock(StrataError):
-    """Gates of descriptor rings wait for each other; the text names them all, ``ranks`` their dies."""
+    """Gates of descriptor rings wait for each other: the text names them all, ``ranks`` their dies.  Or a signal
+    handler calls an operation of the group whose operation it has interrupted: nothing has begun."""
 
-    phrase = "gates of descriptor rings wait for each other"
+    phrase = "gates, or operations of one thread, wait for each other"
 
 
 class RingFull(StrataError):

@@ -16,6 +16,7 @@ __all__ = ["check_counts", "describe", "raise_collective", "raise_transfer"]
 _STATUS = {status.name: code for code, status in enumerate(errors.STATUS)}
 DEAD, TIMEOUT, MISMATCH, BROKEN = (_STATUS[f"ST_E{n}"] for n in ("DEAD", "TIMEOUT", "MISMATCH", "BROKEN"))
 SYSTEM, INTERRUPTED, UNREGISTERED = _STATUS["ST_ESYS"], _STATUS["ST_EINTR"], _STATUS["ST_EREG"]
+NESTED = _STATUS["ST_EDEADLOCK"]
 
 _NOTHING = front.OPERATIONS.index("nothing (it failed)")  # st_group.h: ST_DESC_NOTHING
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -109,6 +110,12 @@ def raise_collective(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
         raise errors.from_status(
             status, _refused(status, f"{operation}: this die's {info['refused']} array", info["refused"] == "output"),
             errno=info["errno"], ranks=(group.ranks[group.rank],), **context,
+        )  # fmt: skip
+    if status == NESTED:
+        context["number"] = None
+        raise errors.Deadlock(
+            f"{operation} has not begun: this thread is in another operation of the group, which a signal handler or "
+            "finalizer interrupted; call it when that has returned, or on a group of its own", **context
         )  # fmt: skip
     if status == TIMEOUT and not number:
         context["number"] = None

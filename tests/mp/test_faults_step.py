@@ -1,7 +1,9 @@
 """Members that do not agree, threads, and asynchronous operations that nobody waits for."""
 
 import gc
+import os
 import random
+import signal
 import threading
 import time
 
@@ -209,6 +211,48 @@ def _queue_for_the_group(die):
 def test_a_thread_that_waits_for_its_turn_times_out_alone():
     with Job(_queue_for_the_group, 2) as job:
         job.all("waited", [0])
+        job.tell(1)
+        assert [job.reap(r) for r in range(2)] == [0, 0]
+
+
+def _handler(die, bound):
+    g = strata.world()
+    x = strata.zeros(10)
+    call = g.all_reduce.bind(x) if bound else g.barrier
+    before, texts = g.number, []
+
+    def handle(*_):
+        texts.append(die.catch(call))  # it would wait for what it has interrupted
+        texts.append(die.catch(g.all_reduce, x))
+        die.say("handled")
+
+    def interrupt():
+        while g.number == before:
+            pass
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    signal.signal(signal.SIGUSR1, handle)
+    if die.rank == 0:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        g.all_reduce(x)
+        thread.join()
+        for caught in texts:
+            assert caught.kind == "Deadlock" and "interrupted" in caught.text, caught
+        assert len(texts) == 2
+    else:
+        die.hear()
+        g.all_reduce(x)
+    if bound:
+        call()
+    check_group(g, [0, 1])
+
+
+@pytest.mark.unchecked("operations have other ways then")
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_handler_that_calls_what_it_interrupted_is_told_at_once(bound):
+    with Job(_handler, 2, bound) as job:
+        job.all("handled", [0])
         job.tell(1)
         assert [job.reap(r) for r in range(2)] == [0, 0]
 

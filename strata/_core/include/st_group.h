@@ -59,6 +59,20 @@ struct st_group {
     void (*release)(void *);
 };
 
+/* `lock` knows whose it is: st_group_nested asks. */
+static inline int st_group_locks(struct st_group *g)
+{
+    pthread_mutexattr_t attr;
+    int rc = pthread_mutexattr_init(&attr);
+
+    if (rc == 0) {
+        rc = pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK);
+        rc = rc ? rc : pthread_mutex_init(&g->lock, &attr);
+        pthread_mutexattr_destroy(&attr);
+    }
+    return rc || pthread_mutex_init(&g->p2p_lock, NULL) != 0 ? ST_ESYS : ST_OK;
+}
+
 /* Points g at a group's memory and checks that it is one.  The caller has
  * filled ctx, n, me, ranks, bases. */
 static inline int st_group_bind(struct st_group *g, uint8_t *memory, uint64_t bytes)
@@ -81,9 +95,7 @@ static inline int st_group_bind(struct st_group *g, uint8_t *memory, uint64_t by
     g->mailbox_bytes = mailbox;
     g->number = 0;
     g->policy = g->ctx->wait;
-    if (pthread_mutex_init(&g->lock, NULL) != 0 || pthread_mutex_init(&g->p2p_lock, NULL) != 0)
-        return ST_ESYS;
-    return ST_OK;
+    return st_group_locks(g);
 }
 
 /* Member j is there, and the process that it was when the group was made. */

@@ -13,6 +13,18 @@ static inline int st_group_take(struct st_group *g, const struct st_wait_policy 
     return 1;
 }
 
+/* This thread has the group: a signal handler interrupted its operation in a wait, and calls another one, which would
+ * wait for the end of the first, as that does for the handler's. */
+static inline int st_group_nested(struct st_group *g)
+{
+    static const struct timespec past;
+    int rc = pthread_mutex_timedlock(&g->lock, &past);
+
+    if (rc == 0)
+        pthread_mutex_unlock(&g->lock);
+    return rc == EDEADLK;
+}
+
 /* ---- waiting for members --------------------------------------------------------- */
 
 static inline int st_here(const struct st_group *g, uint32_t phase, uint64_t number, uint32_t j)

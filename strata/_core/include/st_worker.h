@@ -49,6 +49,8 @@ static inline int st_group_acquire(struct st_group *g, const struct st_wait_poli
 
     if (st_group_take(g, policy))
         return ST_OK;
+    if (st_group_nested(g))
+        return ST_EDEADLOCK;
     st_wait_begin(&w, policy, NULL, NULL, timeout_ns);
     while (!st_group_take(g, policy)) {
         rc = st_wait_step(&w);
