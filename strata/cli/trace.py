@@ -126,6 +126,12 @@ def us(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
+def short(site: str) -> str:
+    """A place in the program, with the end of its file's path."""
+    parts = site.split("/")
+    return site if len(parts) < 4 else f".../{'/'.join(parts[-2:])}"
+
+
 def table(head: str, rows: list[list[str]], left: int = 1) -> str:
     """Columns under ``head``, words with two spaces between; the first ``left`` ones to the left."""
     cells = [head.split("  "), *rows]
@@ -168,7 +174,9 @@ def _stragglers(made: dict[str, Any], top: int) -> str:
         return ""
     by = "what waits say" if found["by"] == "peers" else "who came last"
     rows = [[f"die {row['die']}", us(row["blamed_us"]), f"{row['share']:.0%}", us(row["direct_us"]),
-             us(row["mapping_us"])] for row in dies]  # fmt: skip
+             us(row["mapping_us"]), us(row["longest"]["us"]) if row["longest"] else "-",
+             f"{row['longest']['operation']} at {us(row['longest']['at_us'])}" if row["longest"] else "-"]
+            for row in dies]  # fmt: skip
     cause = found["cause"]
     notes = []
     if cause["arrives_after_us"] is not None:
@@ -178,9 +186,10 @@ def _stragglers(made: dict[str, Any], top: int) -> str:
         notes.append(f"moves {cause['bytes_times']:.2f} times as many bytes")
     if cause["transfer_times"] is not None:
         notes.append(f"in {cause['transfer_times']:.2f} times the time")
-    return (f"who is waited for, by {by}; us: what comes to it in the end; direct: at first; mapping: while it mapped\n"
-            + table("die  us  of their time in calls  direct us  mapping us", rows)
-            + f"\n  die {dies[0]['die']} {', '.join(notes)}")  # fmt: skip
+    return (f"who is waited for, by {by}; us: what comes to it in the end; direct: at first; mapping: while it mapped;"
+            " longest: in one operation\n"
+            + table("die  us  of their time in calls  direct us  mapping us  longest us  in", rows)
+            + f"\n  die {cause['die']} {', '.join(notes)}")  # fmt: skip
 
 
 def _exposure(made: dict[str, Any], top: int) -> str:
@@ -215,7 +224,7 @@ def _registrations(made: dict[str, Any], top: int) -> str:
 
 def _sites(made: dict[str, Any], top: int) -> str:
     known = [row for row in made["sites"] if row["site"] != "?"][:top]
-    rows = [[row["site"], ", ".join(row["operations"])[:40], str(row["calls"]), us(row["time_us"]),
+    rows = [[short(row["site"]), ", ".join(row["operations"])[:40], str(row["calls"]), us(row["time_us"]),
              f"{row['part']:.0%}", us(row["wait_us"])] for row in known]  # fmt: skip
     return "call sites\n" + table("site  operations  calls  us  part  wait us", rows, 2) if rows else ""
 

@@ -23,6 +23,8 @@ class Blame(NamedTuple):
 
     ``direct``  the others waited for it;  ``blamed``  of all waiting, what comes to it in the end, the others' only;
     ``mapping``  what others waited while it mapped pages;  ``by``: "peers" or "arrivals", what it is known from
+    ``once``     of ``direct``, what belongs to the one operation in which it was waited for the longest
+    ``where``    the place of a call of that operation, -1: there is none
     """
 
     dies: list[int]
@@ -30,6 +32,8 @@ class Blame(NamedTuple):
     blamed: np.ndarray
     mapping: np.ndarray
     by: str
+    once: np.ndarray
+    where: np.ndarray
 
 
 def waiting(trace: Recorded, calls: Calls, phases: Phases) -> Blame:
@@ -73,6 +77,8 @@ def _by_peers(trace: Recorded, calls: Calls, phases: Phases, named: np.ndarray, 
         weight[mine[rows]] = _weight(spans[mine], rows, inside)
     waits, weight = spans[named], weight[named]
     np.add.at(direct, ([place[d] for d in waits["die"].tolist()], [place[p] for p in waits["peer"].tolist()]), weight)
+    who = np.array([place[p] for p in waits["peer"].tolist()])
+    once, where = _longest(calls, phases.call[named], who, weight, n)
     mapped = late(trace, spans)
     mapping = np.zeros(n)
     passed = np.zeros((n, n))
@@ -91,23 +97,37 @@ def _by_peers(trace: Recorded, calls: Calls, phases: Phases, named: np.ndarray, 
         if maps.any():
             cover = union(spans["begin"][maps], spans["end"][maps])
             mapping[at] = (heavy * (covered(cover, end) - covered(cover, begin)) / long).sum()
-    return _passed_on(dies, direct, passed, mapping)
+    return Blame(dies, direct.sum(axis=0), *_passed_on(direct, passed, mapping), "peers", once, where)
 
 
-def _passed_on(dies: list[int], direct: np.ndarray, passed: np.ndarray, mapping: np.ndarray) -> Blame:
-    """Blame after passing on: of each die's, the same part goes on each time."""
+def _longest(calls: Calls, call: np.ndarray, who: np.ndarray, weight: np.ndarray,
+             dies: int) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Of waits in these calls, for dies at these places: of each die, what one operation has at most; a call of it."""
+    alone = np.where(calls.number == NO, np.arange(len(calls.die)), 0)
+    keys = np.stack([calls.name, calls.number, calls.group, alone])
+    operation = np.unique(keys, axis=1, return_inverse=True)[1].ravel()[call]
+    pairs, first, place = np.unique(np.stack([who, operation]), axis=1, return_index=True, return_inverse=True)
+    total = np.bincount(place.ravel(), weight)
+    once, where = np.zeros(dies), np.full(dies, NO)
+    for at in np.argsort(total, kind="stable").tolist():  # the most comes last, and stays
+        once[pairs[0, at]], where[pairs[0, at]] = total[at], call[first[at]]
+    return once, where
+
+
+def _passed_on(direct: np.ndarray, passed: np.ndarray, mapping: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Blame after passing on, of each die's the same part each time; and what goes to mapping."""
     whole = direct.sum(axis=0)
     away = passed.sum(axis=1) + mapping
     scale = np.where(away > whole, whole / np.maximum(away, 1e-12), 1.0) / np.maximum(whole, 1e-12)
     part, maps = passed * scale[:, None], mapping * scale
-    blamed, mapped = np.zeros(len(dies)), np.zeros(len(dies))
+    blamed, mapped = np.zeros(len(whole)), np.zeros(len(whole))
     moving = whole.copy()
     for _ in range(ROUNDS):
         mapped += moving * maps
         on = moving @ part
         blamed += moving - moving @ np.diag(maps) - moving * part.sum(axis=1)
         moving = on
-    return Blame(dies, whole, np.maximum(blamed + moving, 0.0), mapped, "peers")
+    return np.maximum(blamed + moving, 0.0), mapped
 
 
 def instances(calls: Calls) -> list[np.ndarray]:
@@ -125,14 +145,16 @@ def instances(calls: Calls) -> list[np.ndarray]:
 
 def _by_arrivals(trace: Recorded, calls: Calls, dies: list[int]) -> Blame:
     place = {die: i for i, die in enumerate(dies)}
-    found = np.zeros(len(dies))
+    found, once = np.zeros(len(dies)), np.zeros(len(dies))
+    where = np.full(len(dies), NO)
     for rows in instances(calls):
         last = rows[np.argmax(calls.begin[rows])]
-        for row in rows.tolist():
-            if row != last:
-                until = min(calls.begin[last], calls.end[row])
-                found[place[int(calls.die[last])]] += max(until - calls.begin[row], 0.0)
-    return Blame(dies, found, found.copy(), np.zeros(len(dies)), "arrivals")
+        waited = float(np.maximum(np.minimum(calls.begin[last], calls.end[rows]) - calls.begin[rows], 0.0).sum())
+        at = place[int(calls.die[last])]
+        found[at] += waited
+        if waited > once[at]:
+            once[at], where[at] = waited, last
+    return Blame(dies, found, found.copy(), np.zeros(len(dies)), "arrivals", once, where)
 
 
 def cause(trace: Recorded, calls: Calls, phases: Phases, die: int) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from strata.profile.calls import Calls, Phases, exposure, link, union
 from strata.profile.reading import CORE, NO, PROBE, TRANSFER, WAIT, Recorded
 
 ANOMALY = 0.05  # of the run's time: less is not worth naming first
+FEW = 4  # operations
+ONCE = 0.1  # of the run's time, that one wait takes, to be named
 UNEVEN = 1.25  # busiest core to the mean, from which on it counts
 OVERLAP = 0.2  # of the run's time in calls, from which on exposed communication is named
 
@@ -92,6 +94,7 @@ def straggler(trace: Recorded, calls: Calls, phases: Phases) -> dict[str, Any]:
     """Who is waited for: by die, in the end and at first; and the others' time in calls, to compare with."""
     found = blame.waiting(trace, calls, phases)
     inside = {die: _inside(calls, die) for die in found.dies}
+    many = len(blame.instances(calls)) >= FEW  # else the longest one says as much as the others
     rows: list[dict[str, Any]] = []
     for i, die in enumerate(found.dies):
         others = sum(us for other, us in inside.items() if other != die)
@@ -99,11 +102,17 @@ def straggler(trace: Recorded, calls: Calls, phases: Phases) -> dict[str, Any]:
             "die": die, "blamed_us": float(found.blamed[i]), "direct_us": float(found.direct[i]),
             "mapping_us": float(found.mapping[i]), "others_in_calls_us": others,
             "share": float(found.blamed[i]) / others if others > 0 else 0.0,
+            # What is left without the one operation in which it was waited for the longest, and that one.
+            "again_us": float(found.blamed[i] * (1 - many * found.once[i] / max(found.direct[i], 1e-12))),
+            "longest": None if found.where[i] == NO else {
+                "operation": trace.names[calls.name[found.where[i]]], "us": float(found.once[i]),
+                "at_us": float(calls.begin[found.where[i]]), "site": calls.sites[calls.site[found.where[i]]]},
         })  # fmt: skip
     rows.sort(key=lambda row: -row["blamed_us"])
     made: dict[str, Any] = {"by": found.by, "dies": rows}
     if rows and rows[0]["blamed_us"] > 0:
-        made["cause"] = blame.cause(trace, calls, phases, rows[0]["die"])
+        worst = max(rows, key=lambda row: float(row["again_us"]))["die"]
+        made["cause"] = {"die": worst, **blame.cause(trace, calls, phases, worst)}
     return made
 
 
@@ -208,14 +217,16 @@ def findings(tables: dict[str, Any], wall: float, dies: int) -> list[dict[str, A
     found = [f for f in (_late_die(tables["straggler"], wall), _uneven(tables["imbalance"], wall, dies),
                          _unmapped(tables, wall, dies)) if f and f["share"] >= ANOMALY]  # fmt: skip
     found.sort(key=lambda f: -f["share"])
+    more = [f for f in [_once(tables["straggler"], wall)] if f and f["share"] >= ONCE]
     exposed = float(np.mean([row["exposed_us"] for row in tables["exposure"]])) / wall
     if exposed >= OVERLAP:
         moved = sum(row["transfer_us"] for row in tables["exposure"])
         aside = sum(row["overlapped_us"] for row in tables["exposure"])
         part = f"{aside / moved:.0%} of the time in which bytes move" if moved > 0 else "none"
-        found.append({"kind": "exposed", "share": exposed, "text":
-                      f"communication is exposed: the dies spend {exposed:.0%} of their time in calls; "
-                      f"overlapped: {part}"})  # fmt: skip
+        more.append({"kind": "exposed", "share": exposed, "text":
+                     f"communication is exposed: the dies spend {exposed:.0%} of their time in calls; "
+                     f"overlapped: {part}"})  # fmt: skip
+    found += sorted(more, key=lambda f: -f["share"])
     if not found:
         text = f"nothing stands out: {exposed:.0%} of the time is spent in calls"
         found.append({"kind": "none", "share": exposed, "text": text})
@@ -223,13 +234,14 @@ def findings(tables: dict[str, Any], wall: float, dies: int) -> list[dict[str, A
 
 
 def _late_die(table: dict[str, Any], wall: float) -> dict[str, Any] | None:
-    rows = table["dies"]
-    if len(rows) < 2 or rows[0]["blamed_us"] <= 0:
+    rows = sorted(table["dies"], key=lambda row: -float(row["again_us"]))
+    if len(rows) < 2 or rows[0]["again_us"] <= 0:
         return None
     first = rows[0]
     others = len(rows) - 1
-    # Waiting that is spread over all dies is nobody's fault; what counts is what this die has more than the others.
-    share = (first["blamed_us"] - float(np.median([row["blamed_us"] for row in rows[1:]]))) / others / wall
+    # Waiting that is spread over all dies is nobody's fault; what counts is what this die has more than the others,
+    # again and again: once is another finding.
+    share = (first["again_us"] - float(np.median([row["again_us"] for row in rows[1:]]))) / others / wall
     text = f"die {first['die']} is late: the others waited {first['share']:.0%} of their time in calls for it"
     cause = table["cause"]
     after, each = cause["arrives_after_us"], first["blamed_us"] / others / max(cause["operations"], 1)
@@ -241,6 +253,17 @@ def _late_die(table: dict[str, Any], wall: float) -> dict[str, Any] | None:
             text += "; it " + what.format(cause[key])
             break
     return {"kind": "straggler", "die": first["die"], "share": share, "text": text}
+
+
+def _once(table: dict[str, Any], wall: float) -> dict[str, Any] | None:
+    rows = [row for row in table["dies"] if row["longest"]]
+    if not rows:
+        return None
+    first = max(rows, key=lambda row: float(row["longest"]["us"]))
+    longest, each = first["longest"], first["longest"]["us"] / (len(table["dies"]) - 1)
+    text = (f"once, the others waited {each:.0f} us for die {first['die']}: in {longest['operation']} at "
+            f"{longest['at_us']:.0f} us")  # fmt: skip
+    return {"kind": "once", "die": first["die"], "share": each / wall, "text": text}
 
 
 def _uneven(rows: list[dict[str, Any]], wall: float, dies: int) -> dict[str, Any] | None:

@@ -272,3 +272,22 @@ def test_what_the_registrar_maps_ahead_is_not_late_and_waits_outside_of_calls_bl
     made = report(job)
     assert not made["registrations"]
     assert [row["direct_us"] for row in made["straggler"]["dies"]] == pytest.approx([5, 5])
+
+
+def test_waiting_once_is_another_finding_than_again_and_again(report):
+    """All wait for die 1 at the start, and for die 2 each time after that, for less in all."""
+    job = Job(4)
+    for die in range(4):
+        job.call(die, "barrier", 30000.0 if die == 1 else 0.0, 30010.0, 0)
+        if die != 1:
+            job.phase(die, "wait", 0.0, 30005.0, peer=1)
+        for step in range(10):
+            at = 31000.0 + 1000 * step
+            job.call(die, "all_reduce", at + 700 * (die == 2), at + 750)
+            if die != 2:
+                job.phase(die, "wait", at, at + 705, peer=2)
+    made = report(job)
+    assert [(f["kind"], f.get("die")) for f in made["findings"]] == [("straggler", 2), ("once", 1), ("exposed", None)]
+    once = next(f for f in made["findings"] if f["kind"] == "once")
+    assert once["die"] == 1 and "in barrier at" in once["text"]
+    assert made["straggler"]["dies"][0]["die"] == 1 and made["straggler"]["cause"]["die"] == 2
