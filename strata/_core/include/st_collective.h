@@ -67,7 +67,7 @@ static inline int st_request_fence(struct st_group *g, struct st_request *r)
     return rc;
 }
 
-static inline int st_request_run(struct st_group *g, struct st_request *r)
+static inline int st_request_run(struct st_group *g, struct st_request *r, struct st_tracer *t)
 {
     const struct st_plan *p = r->plan;
     void *space[2 * ST_EXEC_OPERANDS], *large[2 * ST_MAX_DIES], **at;
@@ -84,7 +84,7 @@ static inline int st_request_run(struct st_group *g, struct st_request *r)
         st_count(&g->ctx->count.staged_bytes, p->staged_bytes);
     if (r->sdma && !p->mailbox)
         return st_exec_sdma(g, p, r->sdma, r->number);
-    return st_exec(g, p, r->number, at, r->timeout_ns);
+    return st_exec_by(g, p, r->number, at, r->timeout_ns, t);
 }
 
 static inline struct st_flight_record *st_request_record(struct st_group *g, const struct st_request *r)
@@ -113,7 +113,7 @@ static inline int st_request_alone(struct st_group *g, struct st_request *r, str
 }
 
 /* Waits until all members are in a phase of the operation. */
-static inline int st_request_await(struct st_group *g, struct st_request *r, uint32_t phase, struct st_tracer *t)
+ST_TRACE_TWICE int st_request_await(struct st_group *g, struct st_request *r, uint32_t phase, struct st_tracer *t)
 {
     int rc = phase == ST_PHASE_ARRIVAL ? st_group_wait_all(g, phase, r->number) : st_group_complete(g, r->number);
 
@@ -126,11 +126,9 @@ static inline int st_request_await(struct st_group *g, struct st_request *r, uin
     return st_request_abort(g, r, rc, phase);
 }
 
-/* Runs one operation.  The caller holds g->lock.  ST_EMISMATCH leaves the
- * group in step: nothing was touched. */
-static inline int st_collective(struct st_group *g, struct st_request *r)
+/* st_collective; t: of this thread, NULL: it is not traced. */
+ST_TRACE_TWICE int st_collective_by(struct st_group *g, struct st_request *r, struct st_tracer *t)
 {
-    struct st_tracer *t = st_trace_on(g->ctx);
     struct st_flight_record *record;
     int rc = st_group_failed(g), refused;
 
@@ -173,7 +171,7 @@ static inline int st_collective(struct st_group *g, struct st_request *r)
         st_flight_phase(record, ST_PHASE_EXECUTION);
         if (!r->plan->mailbox && !g->waited)
             st_flight_time(g->ctx, record);
-        rc = st_request_run(g, r);
+        rc = st_request_run(g, r, t);
     }
     if (rc != ST_OK) {
         r->err = errno;
@@ -189,6 +187,21 @@ out:
     ST_DRAIN(); /* the caller reads its arrays */
     st_flight_end(g->ctx, record, rc, st_request_timed(g, r, rc));
     return rc;
+}
+
+static __attribute__((noinline, unused)) int st_collective_traced(struct st_group *g, struct st_request *r,
+                                                                  struct st_tracer *t)
+{
+    return st_collective_by(g, r, t);
+}
+
+/* Runs one operation.  The caller holds g->lock.  ST_EMISMATCH leaves the
+ * group in step: nothing was touched. */
+static inline int st_collective(struct st_group *g, struct st_request *r)
+{
+    struct st_tracer *t = st_trace_on(g->ctx);
+
+    return __builtin_expect(t != NULL, 0) ? st_collective_traced(g, r, t) : st_collective_by(g, r, NULL);
 }
 
 #endif

@@ -191,17 +191,24 @@ static inline int st_crew_run(struct st_crew *crew, struct st_run *run, uint32_t
     return rc;
 }
 
-/* Runs all units of a plan.  at: room for 2 * max_operands pointers. */
-static inline int st_exec(struct st_group *g, const struct st_plan *p, uint64_t number, void **at, uint64_t timeout_ns)
+/* Runs all units of a plan.  at: room for 2 * max_operands pointers; t: of this thread, NULL: it is not traced. */
+static inline int st_exec_by(struct st_group *g, const struct st_plan *p, uint64_t number, void **at,
+                                    uint64_t timeout_ns, struct st_tracer *t)
 {
-    struct st_run run = {.g = g, .p = p, .number = number, .waiter = &g->waiter, .at = at, .stride = 1};
+    struct st_run run = {.g = g, .p = p, .number = number, .waiter = &g->waiter, .at = at, .trace = t, .stride = 1};
     uint32_t cores = st_plan_cores(p), workers = g->ctx->workers < cores ? g->ctx->workers : cores;
 
-    run.trace = st_exec_tracer(g);
+    if (__builtin_expect(t != NULL, 0))
+        t->waits = 0;
     st_exec_reset(p);
     if (workers > 1 && g->ctx->crew)
         return st_crew_run(g->ctx->crew, &run, workers, timeout_ns);
     return st_run_cores(&run);
+}
+
+static inline int st_exec(struct st_group *g, const struct st_plan *p, uint64_t number, void **at, uint64_t timeout_ns)
+{
+    return st_exec_by(g, p, number, at, timeout_ns, st_trace_on(g->ctx));
 }
 
 /* Runs a plan of units of rows, which is part of no operation of the group: nothing of the group is touched. */

@@ -4,18 +4,14 @@
 
 #include "st_p2p.h"
 
-/* As far as a small transfer comes without a wait that is more than pauses: mostly to its end, in less time than it takes
- * to let go of the interpreter's lock and get it again.  ST_AGAIN: st_p2p_run goes on with it. */
-static inline int st_p2p_try(struct st_group *g, struct st_transfer *t)
+/* st_p2p_try of what is small enough for it; trace: of this thread, NULL: it is not traced. */
+ST_TRACE_TWICE int st_p2p_try_by(struct st_group *g, struct st_transfer *t, struct st_tracer *trace)
 {
-    struct st_tracer *trace = st_trace_on(g->ctx);
     uint32_t left = g->ctx->wait.pauses;
     uint64_t looked = 0;
     int rc, waited = 0;
 
     st_trace_begins(trace);
-    if (!left || t->bytes > ST_EAGER_BYTES)
-        return ST_AGAIN;
     st_p2p_record(g, t, 0);
     while ((rc = st_p2p_progress(g, t)) == ST_AGAIN && --left) {
         waited = 1;
@@ -29,6 +25,24 @@ static inline int st_p2p_try(struct st_group *g, struct st_transfer *t)
     if (__builtin_expect(trace != NULL, 0))
         st_p2p_traced(g, t, trace, looked);
     return rc;
+}
+
+static __attribute__((noinline, unused)) int st_p2p_try_traced(struct st_group *g, struct st_transfer *t,
+                                                               struct st_tracer *trace)
+{
+    return st_p2p_try_by(g, t, trace);
+}
+
+/* As far as a small transfer comes without a wait that is more than pauses: mostly to its end, in less time than it takes
+ * to let go of the interpreter's lock and get it again.  ST_AGAIN: st_p2p_run goes on with it. */
+static inline int st_p2p_try(struct st_group *g, struct st_transfer *t)
+{
+    struct st_tracer *trace;
+
+    if (!g->ctx->wait.pauses || t->bytes > ST_EAGER_BYTES)
+        return ST_AGAIN;
+    trace = st_trace_on(g->ctx);
+    return __builtin_expect(trace != NULL, 0) ? st_p2p_try_traced(g, t, trace) : st_p2p_try_by(g, t, NULL);
 }
 
 /* Drives one transfer to its end. */

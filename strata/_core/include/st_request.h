@@ -58,7 +58,7 @@ static inline int st_request_failed(struct st_group *g, struct st_request *r, in
 }
 
 /* t: of this thread; NULL: it is not traced. */
-static inline void st_request_publish(struct st_group *g, struct st_request *r, struct st_tracer *t)
+ST_TRACE_TWICE void st_request_publish(struct st_group *g, struct st_request *r, struct st_tracer *t)
 {
     struct st_arrival *line = st_line(g, r->number, g->me);
 

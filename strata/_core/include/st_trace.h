@@ -91,6 +91,9 @@ ST_TRACE_COLD void st_trace_span(struct st_tracer *t, uint64_t what, uint64_t ar
     st_trace_put(t, what, begin, t->last, arg);
 }
 
+/* What is compiled once for threads that are traced, and once, with a tracer that is NULL for certain, for the others. */
+#define ST_TRACE_TWICE static inline __attribute__((always_inline))
+
 /* The same, where t is NULL while tracing is off. */
 #define ST_TRACE(t, kind, core, peer, index, arg)                                 \
     (__builtin_expect((t) != NULL, 0)                                            \
