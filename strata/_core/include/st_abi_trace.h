@@ -33,7 +33,7 @@ enum st_trace_kind {
     ST_TRACE_CALL_MORE = 2,   /* begin: group id; end: operation's number; index: id of the site; arg: id of tags */
     ST_TRACE_PROBE = 3,       /* of the program; index: id of its name; arg: id of tags */
     ST_TRACE_ARRIVE = 4,      /* is there for operation `arg`; index: the group's id, its lower half.  Of a core's thread: begins it */
-    ST_TRACE_WAIT = 5,        /* peer: the last that came, if any had to be waited for; index: enum st_trace_why; arg: operation */
+    ST_TRACE_WAIT = 5,        /* peer: the last that came (where all were there, there is no wait); index: enum st_trace_why; arg: operation */
     ST_TRACE_CHECK = 6,       /* own arrays are looked up; arg: their bytes */
     ST_TRACE_MAP = 7,         /* peer: whose pages; index: pages; arg: bytes.  Own: an allocation.  Of the registrar: ahead of
                                * use, arg: ns since they were logged.  Else late, on first use */

@@ -192,6 +192,7 @@ out:
 static __attribute__((noinline, unused)) int st_collective_traced(struct st_group *g, struct st_request *r,
                                                                   struct st_tracer *t)
 {
+    g->late = 0; /* of an operation before, which was not traced */
     return st_collective_by(g, r, t);
 }
 

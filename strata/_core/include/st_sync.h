@@ -70,13 +70,12 @@ static inline int st_group_look(struct st_group *g, uint32_t phase, uint64_t num
     return ST_OK;
 }
 
-/* The wait of a phase is over. */
+/* The wait of a phase is over.  One that there was none of is no event: the time is the next one's. */
 ST_TRACE_COLD void st_group_traced(struct st_group *g, struct st_tracer *t, uint32_t why, uint64_t number)
 {
-    uint32_t late = g->late;
-
+    if (g->late)
+        st_trace_span(t, ST_TRACE_WHAT(ST_TRACE_WAIT, 0, g->ranks[g->late - 1], why), number);
     g->late = 0;
-    st_trace_span(t, ST_TRACE_WHAT(ST_TRACE_WAIT, 0, late ? g->ranks[late - 1] : ST_TRACE_NOBODY, why), number);
 }
 
 /* Waits until member j is in the given phase of the operation. */
