@@ -150,6 +150,11 @@ def _owners(trace: Recorded, outer: np.ndarray, phases: np.ndarray) -> np.ndarra
     kinds = np.array([t.kind for t in trace.tracks])[phases["track"]]
     fits &= kinds != THREAD
     owner[fits] = around[fits]
+    # Bytes move after a call that has not waited for them; but what else goes on outside of it is not its own.
+    apart = (owner != NO) & (phases["kind"] == OTHER)
+    mine = owner[apart]
+    before, after = phases["end"][apart] < calls["begin"][mine], phases["begin"][apart] > calls["end"][mine]
+    owner[apart] = np.where(before | after, NO, mine)
     return owner
 
 

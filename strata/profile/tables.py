@@ -12,6 +12,8 @@ from strata.profile.calls import Calls, Phases, exposure, link, union
 from strata.profile.reading import CORE, NO, PROBE, TRANSFER, WAIT, Recorded
 
 ANOMALY = 0.05  # of the run's time: less is not worth naming first
+MAPPING = 0.02  # the same of late registrations, of which there need be none
+LATE = 2.0  # a late die's waiting to the median of the others', from which on it is named
 FEW = 4  # operations
 ONCE = 0.1  # of the run's time, that one wait takes, to be named
 UNEVEN = 1.25  # busiest core to the mean, from which on it counts
@@ -39,11 +41,14 @@ def report(trace: Recorded, operation: str | None = None, top: int = 10) -> dict
         "exposure": [{"die": die, **exposure(trace, calls, phases, die)} for die in sorted(trace.dies)],
         "imbalance": imbalance(trace, calls, phases),
         "registrations": registrations(trace, phases),
+        "mapping": mapping(trace, calls, phases),
         "sites": sites(trace, calls)[:top],
         "probes": probes(trace)[:top],
         "tags": by_tag(calls)[:top],
     }
-    return made | {"findings": findings(tables, made["wall_us"], len(trace.dies))} | tables
+    # What matters is told by the time from the first call to the last, without what all waited for once.
+    within = float(calls.end.max() - calls.begin.min()) if len(calls.die) else end - begin
+    return made | {"findings": findings(tables, within, len(trace.dies))} | tables
 
 
 def only(trace: Recorded, calls: Calls, phases: Phases, operation: str) -> tuple[Calls, Phases]:
@@ -122,10 +127,14 @@ def _inside(calls: Calls, die: int) -> float:
 
 
 def core_loads(trace: Recorded, phases: Phases, rows: np.ndarray | None = None) -> dict[tuple[int, int], list[float]]:
-    """By (die, core): microseconds in which it was busy, and bytes; ``rows``: of these phases alone."""
-    spans = phases.spans if rows is None else phases.spans[rows]
+    """By (die, core): microseconds in which it was busy within calls, and bytes; ``rows``: of these phases alone.
+
+    What the calling thread does for all cores (looking registrations up, mapping pages) is no core's.
+    """
+    spans = phases.spans[phases.call != NO] if rows is None else phases.spans[rows]
     tracks = trace.tracks
     kept = np.array([t.kind == CORE for t in tracks])[spans["track"]] & (spans["kind"] != WAIT)
+    kept &= np.array([name not in ("check", "map") for name in trace.categories])[spans["category"]]
     spans = spans[kept]
     busy = np.bincount(spans["track"], spans["end"] - spans["begin"], len(tracks))
     moved = np.bincount(spans["track"], np.maximum(spans["bytes"], 0) * (spans["kind"] == TRANSFER), len(tracks))
@@ -175,6 +184,16 @@ def registrations(trace: Recorded, phases: Phases) -> list[dict[str, Any]]:
     return sorted(made, key=lambda row: -row["time_us"])
 
 
+def mapping(trace: Recorded, calls: Calls, phases: Phases) -> float:
+    """Of the time of a typical call (the median), what it mapped pages for."""
+    rows = np.flatnonzero(blame.late(trace, phases.spans) & (phases.call != NO))
+    if not len(rows):
+        return 0.0
+    spans = phases.spans[rows]
+    took = np.bincount(phases.call[rows], spans["end"] - spans["begin"], len(calls.die))
+    return float(np.median(took / np.maximum(calls.end - calls.begin, 1e-12)))
+
+
 def sites(trace: Recorded, calls: Calls) -> list[dict[str, Any]]:
     """By line of the program: its calls and their time; the longest first."""
     whole = max(float((calls.end - calls.begin).sum()), 1e-12)
@@ -212,13 +231,16 @@ def by_tag(calls: Calls) -> list[dict[str, Any]]:
 
 
 def findings(tables: dict[str, Any], wall: float, dies: int) -> list[dict[str, Any]]:
-    """What matters most, in words, with the part of the run's time that it costs a die on average."""
-    wall = max(wall, 1e-12)
+    """What matters most, in words, with the part of the time ``wall`` that it costs a die on average."""
+    once = _once(tables["straggler"], max(wall, 1e-12))
+    whole, wall = max(wall, 1e-12), max(wall - (once["us"] if once else 0.0), 1e-12)
+    least = {"straggler": ANOMALY, "imbalance": ANOMALY, "registration": MAPPING}
     found = [f for f in (_late_die(tables["straggler"], wall), _uneven(tables["imbalance"], wall, dies),
-                         _unmapped(tables, wall, dies)) if f and f["share"] >= ANOMALY]  # fmt: skip
+                         _unmapped(tables, wall, dies)) if f and f["share"] >= least[f["kind"]]]  # fmt: skip
     found.sort(key=lambda f: -f["share"])
-    more = [f for f in [_once(tables["straggler"], wall)] if f and f["share"] >= ONCE]
-    exposed = float(np.mean([row["exposed_us"] for row in tables["exposure"]])) / wall
+    late = {f["die"] for f in found if f["kind"] == "straggler"}
+    more = [f for f in [once] if f and f["share"] >= ONCE and f["die"] not in late]
+    exposed = float(np.mean([row["exposed_us"] for row in tables["exposure"]])) / whole
     if exposed >= OVERLAP:
         moved = sum(row["transfer_us"] for row in tables["exposure"])
         aside = sum(row["overlapped_us"] for row in tables["exposure"])
@@ -241,7 +263,10 @@ def _late_die(table: dict[str, Any], wall: float) -> dict[str, Any] | None:
     others = len(rows) - 1
     # Waiting that is spread over all dies is nobody's fault; what counts is what this die has more than the others,
     # again and again: once is another finding.
-    share = (first["again_us"] - float(np.median([row["again_us"] for row in rows[1:]]))) / others / wall
+    middle = float(np.median([row["again_us"] for row in rows[1:]]))
+    if first["again_us"] < LATE * middle:
+        return None
+    share = (first["again_us"] - middle) / others / wall
     text = f"die {first['die']} is late: the others waited {first['share']:.0%} of their time in calls for it"
     cause = table["cause"]
     after, each = cause["arrives_after_us"], first["blamed_us"] / others / max(cause["operations"], 1)
@@ -256,24 +281,29 @@ def _late_die(table: dict[str, Any], wall: float) -> dict[str, Any] | None:
 
 
 def _once(table: dict[str, Any], wall: float) -> dict[str, Any] | None:
-    rows = [row for row in table["dies"] if row["longest"]]
+    rows = [row for row in table["dies"] if row["longest"] and row["again_us"] < row["blamed_us"]]
     if not rows:
         return None
     first = max(rows, key=lambda row: float(row["longest"]["us"]))
     longest, each = first["longest"], first["longest"]["us"] / (len(table["dies"]) - 1)
     text = (f"once, the others waited {each:.0f} us for die {first['die']}: in {longest['operation']} at "
             f"{longest['at_us']:.0f} us")  # fmt: skip
-    return {"kind": "once", "die": first["die"], "share": each / wall, "text": text}
+    return {"kind": "once", "die": first["die"], "share": each / wall, "us": each, "text": text}
 
 
 def _uneven(rows: list[dict[str, Any]], wall: float, dies: int) -> dict[str, Any] | None:
+    whole = max(sum(row["max_us"] for row in rows), 1e-12)
     rows = [row for row in rows if row["ratio"] >= UNEVEN]
     if not rows:
         return None
     first = rows[0]
+    # Of what the busiest cores do, what is theirs by their bytes too: a busy host makes any core slow, and all of them
+    # wait, which hides what the plan would cost where each core is one.
+    even = sum(row["max_us"] * (1 - 1 / min(row["ratio"], row["bytes_ratio"])) for row in rows
+               if row["bytes_ratio"] is not None and row["bytes_ratio"] >= UNEVEN) / whole  # fmt: skip
     text = (f"cores are out of balance in {first['operation']}: core {first['core']} of die {first['die']} works "
             f"{first['ratio']:.1f} times as long as the mean of {first['cores']}")  # fmt: skip
-    share = sum(row["lost_us"] for row in rows) / dies / wall
+    share = max(sum(row["lost_us"] for row in rows) / dies / wall, even)
     return {"kind": "imbalance", "operation": first["operation"], "die": first["die"], "share": share, "text": text}
 
 
@@ -286,7 +316,9 @@ def _unmapped(tables: dict[str, Any], wall: float, dies: int) -> dict[str, Any] 
     whose = f" of die {', '.join(map(str, first['owners']))}" if first["owners"] else ""
     text = (f"registration is late on die {first['die']}: it mapped pages{whose} on first use {first['times']} times, "
             f"for {first['time_us']:.0f} us, first at {first['first_us']:.0f} us")  # fmt: skip
-    return {"kind": "registration", "die": first["die"], "share": cost / dies / wall, "text": text}
+    # Few and short, they are lost among all waiting of a busy host; what a typical call has of them is not.
+    share = max(cost / dies / wall, tables["mapping"])
+    return {"kind": "registration", "die": first["die"], "share": share, "text": text}
 
 
 def compared(a: Recorded, b: Recorded) -> list[dict[str, Any]]:
