@@ -24,8 +24,8 @@ CORE = Path("strata/_core")
 CHECKED = CORE / "checked"
 # Modules that no other die sees at work, and so need no second build.
 UNCHECKED = {
-    "array", "fakepages", "inspector", "kernels", "lowering", "quantise", "routing", "scheduling", "simulator",
-    "tracemode", "tracing", "translation",
+    "array", "fakepages", "inspector", "kernels", "lowering", "marks", "quantise", "routing", "scheduling",
+    "simulator", "spans", "tracemode", "tracing", "translation",
 }  # fmt: skip
 
 if int(setuptools.__version__.split(".")[0]) < 77:

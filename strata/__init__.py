@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from strata.prediction import Prediction, simulate
     from strata.registration import Registration, deregister, register
     from strata.streams import Event, Stream, current_stream, stream
+    from strata.tracing import probe, tag, trace_dump, trace_start, trace_stop
 
 __all__ = [
     "Cancelled",
@@ -121,6 +122,7 @@ __all__ = [
     "ones",
     "ones_like",
     "owner",
+    "probe",
     "register",
     "reset_peak_memory_stats",
     "set_limit",
@@ -128,6 +130,10 @@ __all__ = [
     "spawn",
     "stats",
     "stream",
+    "tag",
+    "trace_dump",
+    "trace_start",
+    "trace_stop",
     "vmm",
     "world",
     "zeros",
@@ -193,6 +199,7 @@ _HOME = {
     "strata.prediction": ("Prediction", "simulate"),
     "strata.registration": ("Registration", "deregister", "register"),
     "strata.streams": ("Event", "Stream", "current_stream", "stream"),
+    "strata.tracing": ("probe", "tag", "trace_dump", "trace_start", "trace_stop"),
 }
 
 

@@ -91,6 +91,12 @@ class Job:
         """Tell the others that a process ended before it joined."""
         self._context().mark_dead(rank)
 
+    def trace(self, mode: int) -> None:
+        """Switches tracing of all dies (strata._core.tracemode), also before they are there."""
+        from strata._core import tracemode
+
+        tracemode.set_mode(self._context(), mode)
+
     def close(self) -> None:
         """Lets go of the space.  Dies keep theirs."""
         if self._socket is not None:
@@ -337,6 +343,9 @@ def init(timeout: float | None = None) -> space.Context:
         finally:
             _tried = made if made.published else None
         space.set_current(made)
+        from strata._core import spans  # numpy with it: the launcher does without
+
+        spans.join(made)
         _context, _joined, _tried = made, True, None
         if options.check:  # the package's top puts in what watches: it stands above all that is watched
             sys.modules["strata"]._watch(made)

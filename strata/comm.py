@@ -16,6 +16,7 @@ from strata._core.clocked import Clocked
 from strata._core.front import OPERATIONS
 from strata._core.memory import alloc_array
 from strata._core.space import Context
+from strata._core.spans import spanned
 from strata._core.stream import current_stream
 from strata.dtypes import OP_CODES, OPS
 from strata.plan import algorithms
@@ -70,6 +71,7 @@ class Group(operations.Operations):
 
     # ---- groups ----------------------------------------------------------------------
 
+    @spanned("split")
     def split(self, color: int | None, key: int = 0, *, timeout: float | None = None) -> Group | None:
         """Members of one ``color`` form a group, ordered by ``key``, then by rank.
 
@@ -84,6 +86,7 @@ class Group(operations.Operations):
         members.sort(key=lambda m: (int(table[m, 2]), m))
         return self._form(members, ("split", call, int(color)), f"{self.name}.split{call}({color})", timeout)
 
+    @spanned("subgroup")
     def subgroup(self, ranks: Iterable[int], *, timeout: float | None = None) -> Group:
         """A group of the members ``ranks`` (numbers in this group), in that order.
 
@@ -104,6 +107,7 @@ class Group(operations.Operations):
                 self._calls[what] -= 1  # the group may still come about: the next call asks for it again
             raise
 
+    @spanned("shrink")
     def shrink(self, *, timeout: float | None = None) -> Group:
         """After a failure: a working group of the members that are still alive, in order.
 
@@ -113,6 +117,7 @@ class Group(operations.Operations):
         """
         return growing.shrink(self, timeout)
 
+    @spanned("grow")
     def grow(self, ranks: Iterable[int] | None = None, *, timeout: float | None = None) -> Group:
         """A group of this one's members and of dies that were started again (``strata-run --restarts``), by world rank.
 

@@ -40,6 +40,7 @@ import numpy as np
 
 from strata import bootstrap
 from strata._core import foreign, heap, memory, space
+from strata._core.spans import spanned
 from strata.errors import RegistrationError
 
 __all__ = ["Registration", "alias", "deregister", "lease", "register", "stats"]
@@ -264,6 +265,7 @@ def _find(context: space.Context, low: int, high: int) -> Registration | None:
     return None
 
 
+@spanned("register")
 def register(x: Any) -> Registration:
     """Registers the memory of an array, or of another object with a buffer; local.  See help("strata.registration").
 
@@ -284,6 +286,7 @@ def register(x: Any) -> Registration:
         return entry
 
 
+@spanned("deregister")
 def deregister(x: Any) -> None:
     """Undoes one ``register`` of the same memory, given as an array or as what that returned.
 

@@ -38,6 +38,7 @@ from strata._core import flags, kernels, memory, space
 from strata._core import sdma as core
 from strata._core.descriptors import DESCRIPTOR, OPERAND, POISON
 from strata._core.sdma import Ring
+from strata._core.spans import spanned
 from strata._core.submission import Submission
 from strata.fabric import arrays
 
@@ -132,6 +133,7 @@ def read(at: Place) -> int:
     return flags.read(bootstrap.context(), _flag("at", at))
 
 
+@spanned("sdma.write")
 def write(at: Place, value: int) -> None:
     """Raises a flag from the host: gates on it open, after all that this die has written before.
 
@@ -148,6 +150,7 @@ def poll(at: Place, value: int) -> bool:
     return now >= _value(value)
 
 
+@spanned("sdma.wait")
 def wait(at: Place, value: int, *, rank: int | None = None, timeout: float | None = None) -> None:
     """Returns when a flag has come to ``value`` (completion I).
 
@@ -203,6 +206,11 @@ class Batch:
 
     def __len__(self) -> int:
         return sum(part.size for part in self._parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its descriptors copy, reduce or fill."""
+        return sum(int(part["bytes"][part["type"] <= d.FILL].sum(dtype=np.uint64)) for part in self._parts)
 
     def build(self) -> np.ndarray:
         """The descriptors, as an array of ``DESCRIPTOR``, sealed."""

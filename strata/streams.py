@@ -24,6 +24,7 @@ import numpy as np
 from strata import bootstrap, clock, errors
 from strata._core import engine as engines
 from strata._core import stream as core
+from strata._core.spans import spanned
 from strata.sdma import Batch
 
 __all__ = ["Event", "Stream", "current_stream", "stream"]
@@ -61,6 +62,7 @@ class Stream(core.CoreStream):
 
     # ---- what is queued ---------------------------------------------------------------
 
+    @spanned("Stream.copy")
     def copy(self, dst: np.ndarray, src: np.ndarray) -> None:
         """Queues dst = src: contiguous fabric arrays of one shape and dtype, this die's or others'."""
         if not isinstance(dst, np.ndarray) or not isinstance(src, np.ndarray):
@@ -70,12 +72,14 @@ class Stream(core.CoreStream):
                                          f"{src.shape}; one dtype and shape are expected")  # fmt: skip
         self.submit(Batch().copy(dst, src))
 
+    @spanned("Stream.fill")
     def fill(self, dst: np.ndarray, value: Any) -> None:
         """Queues dst[...] = value; a contiguous fabric array with elements of 1, 2, 4 or 8 bytes."""
         if not isinstance(dst, np.ndarray):
             raise TypeError(f"fill: a numpy array is expected, not {type(dst).__name__}")
         self.submit(Batch().fill(dst, value))
 
+    @spanned("Stream.submit")
     def submit(self, batch: Batch) -> None:
         """Queues descriptors (a strata.sdma.Batch) as one item."""
         if not isinstance(batch, Batch):
@@ -84,6 +88,7 @@ class Stream(core.CoreStream):
         if self.lane is not None:
             self.lane.moved(batch.build())
 
+    @spanned("Stream.wait_event")
     def wait_event(self, event: Event) -> None:
         """What is queued from now on begins when the event has happened, as last recorded.  The host does not wait."""
         self._check()
@@ -95,6 +100,7 @@ class Stream(core.CoreStream):
         if self.lane is not None and event.time is not None:
             self.lane.wait(event.time)
 
+    @spanned("Stream.wait_stream")
     def wait_stream(self, other: Stream) -> None:
         """What is queued from now on begins when all that is queued on ``other`` now has ended."""
         if not isinstance(other, Stream):
@@ -109,6 +115,7 @@ class Stream(core.CoreStream):
 
     # ---- waiting ------------------------------------------------------------------------
 
+    @spanned("Stream.synchronize")
     def synchronize(self, timeout: float | None = None) -> None:
         """Returns when all that is queued now has ended; raises the first error, after which the stream is as new.
 
@@ -196,6 +203,7 @@ class Event:
         self.at = None if stream is None else (stream.progress, stream.progress.issued)
         self.time = stream.lane.place() if stream is not None and stream.lane is not None else None
 
+    @spanned("Event.wait")
     def wait(self, stream: Stream | None = None) -> None:
         """A stream (None: the current one) waits for the event; without any stream the host does."""
         stream = current_stream() if stream is None else stream
@@ -208,6 +216,7 @@ class Event:
         """Whether the event has happened, or, since something before it failed, never will.  Never waits."""
         return self.at is None or self.at[0].ended(self.at[1])
 
+    @spanned("Event.synchronize")
     def synchronize(self, timeout: float | None = None) -> None:
         """The host waits for the event; raises the error if something before it in its stream failed.
 

@@ -37,6 +37,7 @@ LAYERS = (
     ("checking",),
     ("job",),
     ("profile",),
+    ("tracing",),
     ("doctor", "launch", "testing", "tuning", "measuring", "cli"),
     ("__init__",),
 )

@@ -11,6 +11,7 @@ cdef class Persistent(Draft):
     cdef int check(self) except -1
     cdef int changed(self, object array, bint locked) except -1
     cdef object run(self)
+    cdef object told(self, bint later)
     cdef object run_again(self, bint async_op)
 
 

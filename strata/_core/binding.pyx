@@ -7,6 +7,7 @@ a call of the attribute goes straight to it, with the group first, and only a me
 
 cimport cython
 from cpython.object cimport PyObject
+from libc.stdint cimport uint32_t, uint64_t
 
 import types
 
@@ -14,6 +15,7 @@ from strata._core.array cimport Array, look
 from strata._core.casting cimport Casts
 from strata._core.front cimport Front
 from strata._core.group cimport CoreGroup, st_transfer, st_worker_idle
+from strata._core.spans cimport BOUND, FAILED, LATER, NOBODY, enter, leave, numbers, on, traced, waiting
 from strata._core.stream cimport current
 from strata._core.transfer cimport Draft, Transfers
 
@@ -89,7 +91,7 @@ cdef extern from *:
 cdef object call_persistent(PyObject *self, PyObject **args, size_t nargsf, PyObject *names):
     if not st_called_plainly(nargsf, names):
         raise TypeError("a bound operation takes no arguments: they were given to bind()")
-    return (<Persistent>self).run()
+    return (<Persistent>self).told(False) if on() else (<Persistent>self).run()
 
 
 @cython.final
@@ -148,6 +150,28 @@ cdef class Persistent(Draft):
             self.busy = False
         return self.result
 
+    cdef object told(self, bint later):
+        """A call, or (``later``) a start, of which a trace tells."""
+        cdef CoreGroup group = self.group
+        cdef uint64_t began = 0, before = 0, number = 0
+        cdef uint32_t flags = BOUND | FAILED, queued = 0, peer = NOBODY
+        self.check()
+        before, queued = group.g.number, waiting(group)
+        began = enter(group.g.ctx)
+        try:
+            result = self.run_again(True) if later else self.run()
+            later = later or current() is not None
+            flags = BOUND | (LATER if later else 0)
+        finally:
+            if began:
+                if self.message:
+                    peer = group.ranks[self.transfer.peer]
+                else:
+                    number = numbers(group, before, queued, later)
+                leave(group.context, began, self.operation, self.a.nbytes or self.b.nbytes, flags, peer, group,
+                      number)
+        return result
+
     cdef object run_again(self, bint async_op):
         """A call that looks at all that may have changed."""
         cdef bint receive
@@ -162,7 +186,7 @@ cdef class Persistent(Draft):
     def start(self):
         """Begins the operation; returns a Work, as ``async_op=True`` does.  Its wait() returns what a call returns."""
         self.check()
-        return self.run_again(True)
+        return self.told(True) if on() else self.run_again(True)
 
     def free(self):
         """Lets go of the arrays; calls are errors from now on.  What is in progress goes on.  May be repeated."""
@@ -185,7 +209,7 @@ cdef class Persistent(Draft):
         return self.operation
 
     def __call__(self):
-        return self.run()
+        return self.told(False) if on() else self.run()
 
     def __enter__(self):
         return self
@@ -211,12 +235,14 @@ cdef bint same(object array, const Array *wanted, bint written) except -1:
 
 
 cdef object call_operation(PyObject *self, PyObject **args, size_t nargsf, PyObject *names):
+    if on():
+        return traced((<Operation>self).function, (<Operation>self).name, args, nargsf, names)
     return st_call_at(<PyObject *>(<Operation>self).function, (<Operation>self).at, args, nargsf, names)
 
 
 cdef object call_bound(PyObject *self, PyObject **args, size_t nargsf, PyObject *names):
-    return st_call_with(<PyObject *>(<BoundOperation>self).operation.function,
-                        <PyObject *>(<BoundOperation>self).group, args, nargsf, names)
+    return st_call_with(<PyObject *>(<BoundOperation>self).operation, <PyObject *>(<BoundOperation>self).group, args,
+                        nargsf, names)
 
 
 @cython.final
@@ -294,15 +320,22 @@ cdef class BoundOperation:
         """
         cdef Persistent op = Persistent.__new__(Persistent)
         cdef CoreGroup group = self.group
+        cdef uint64_t began = 0, before = group.g.number
         if "async_op" in kwargs:
             raise TypeError("bind() takes no async_op: start() of what it returns begins an operation without waiting")
         group.uncapturable("bind()")
         op.operation = self.operation.name
-        self.operation.function(group, *args, async_op=op, **kwargs)
-        if op.group is None:
-            raise TypeError(f"{op.operation} cannot be bound")
-        if not op.message:
-            (<Casts>group).bound_by_all(op)
+        began = enter(group.g.ctx)
+        try:
+            self.operation.function(group, *args, async_op=op, **kwargs)
+            if op.group is None:
+                raise TypeError(f"{op.operation} cannot be bound")
+            if not op.message:
+                (<Casts>group).bound_by_all(op)
+        finally:
+            if began:
+                leave(group.context, began, f"bind {op.operation}", op.a.nbytes or op.b.nbytes, 0, NOBODY, group,
+                      numbers(group, before, 0, False))
         return op
 
     def __call__(self, *args, **kwargs):

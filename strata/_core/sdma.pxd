@@ -1,3 +1,4 @@
+cimport numpy as cnp
 from libc.stdint cimport uint64_t
 
 from strata._core.abi cimport st_ctx, st_wait_policy
@@ -12,4 +13,5 @@ cdef class Ring:
     cdef readonly bint open
 
     cdef int raise_failed(self, int rc, uint64_t done, uint64_t count) except -1
+    cdef object put(self, cnp.ndarray d, bint notify, uint64_t ns, object keep)
     cdef object prepare(self, keep)

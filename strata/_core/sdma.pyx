@@ -9,10 +9,11 @@ import numpy as np
 from strata._core.abi cimport ST_EDEAD, ST_EFULL, ST_EINTR, ST_ENOJOB, ST_ETIMEOUT, ST_OK
 from strata._core.engine cimport Engine
 from strata._core.space cimport Context, deadline_of, st_raise_pending, timeout_to_ns
+from strata._core.spans cimport enter, leave
 from strata._core.submission cimport Submission, here
 
 from strata import errors
-from strata._core.descriptors import DESCRIPTOR
+from strata._core.descriptors import DESCRIPTOR, FILL
 
 cnp.import_array()
 
@@ -102,9 +103,7 @@ cdef class Ring:
         with ``notify``, given up), NotInJob (closed), PeerDead.
         """
         cdef cnp.ndarray d
-        cdef uint64_t first = 0, done = 0, n, ns
-        cdef Submission s = None
-        cdef int rc
+        cdef uint64_t ns, began
         here(self.engine)
         if not self.open or not self.engine.running:
             self.raise_failed(ST_ENOJOB, 0, 0)
@@ -120,6 +119,19 @@ cdef class Ring:
             raise errors.InvalidArgument("batch: event is for submit() to fill in; 0 is expected", operation="sdma")
         ns = deadline_of(timeout, self.engine.context) if wait else ST_SDMA_NOWAIT
         d = np.ascontiguousarray(batch).reshape(-1)
+        began = enter(&self.engine.context.ctx)
+        try:
+            return self.put(d, notify, ns, keep)
+        finally:
+            if began:
+                moves = d["bytes"][(d["type"] > 0) & (d["type"] <= FILL)]
+                leave(self.engine.context, began, "sdma.submit", int(moves.sum(dtype=np.uint64)), 0, self.lane.die)
+
+    cdef object put(self, cnp.ndarray d, bint notify, uint64_t ns, object keep):
+        """What submit() does with descriptors that are as they should be."""
+        cdef uint64_t first = 0, done = 0, n
+        cdef Submission s = None
+        cdef int rc
         if notify:
             s = self.prepare(keep)
             s.made = d = s.notified(d)

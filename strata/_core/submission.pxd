@@ -37,4 +37,5 @@ cdef class Submission:
     cdef int abandon(self, uint64_t done) except -1
     cdef int leave(self) except -1
     cdef int look(self) except -1
+    cdef int await_end(self, object timeout, uint64_t ns) except -1
     cdef int settle(self, int rc) except -1

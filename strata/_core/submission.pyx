@@ -18,6 +18,8 @@ from strata._core.abi cimport (
 )
 from strata._core.engine cimport Engine, st_engine, st_event
 from strata._core.space cimport st_raise_pending, timeout_to_ns
+from strata._core.spans cimport enter
+from strata._core.spans cimport leave as told
 
 from strata import errors
 from strata._core.descriptors import DESCRIPTOR, GATE, NOTIFY, POISON, WRITE, failure
@@ -149,10 +151,21 @@ cdef class Submission:
 
         ``timeout``: seconds (None: for as long as its gates wait); CollectiveTimeout then, and it goes on.
         """
-        cdef uint64_t ns = timeout_to_ns(float("inf") if timeout is None else timeout, 0.0)
+        cdef uint64_t ns = timeout_to_ns(float("inf") if timeout is None else timeout, 0.0), began
+        if not self.done():
+            began = enter(&self.engine.context.ctx)
+            try:
+                self.await_end(timeout, ns)
+            finally:
+                if began:
+                    told(self.engine.context, began, "wait sdma.submit", 0)
+        if self.error is not None:
+            raise self.error
+
+    cdef int await_end(self, object timeout, uint64_t ns) except -1:
         cdef st_ctx *ctx = &self.engine.context.ctx
         cdef int rc
-        if not self.done():
+        if not self.finished:
             self.waiters += 1  # its event stays its own
             with nogil:
                 if self.local:
@@ -171,8 +184,7 @@ cdef class Submission:
             if not self.finished:
                 raise errors.CollectiveTimeout(f"the submission has not ended within {timeout} s; it goes on",
                                                ranks=(self.lane.die,), operation="sdma")
-        if self.error is not None:
-            raise self.error
+        return 0
 
     def exception(self):
         """Its error, or None: it went well, or has not ended."""

@@ -1,5 +1,6 @@
 """Work: the handle of an asynchronous operation."""
 
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
@@ -8,6 +9,7 @@ import numpy as np
 from strata._core.abi cimport ST_ECANCELED, ST_EINTR, ST_ETIMEOUT, ST_OK
 from strata._core.group cimport st_item_done, st_item_wait
 from strata._core.space cimport st_raise_pending, timeout_to_ns
+from strata._core.spans cimport NOBODY, enter, leave
 
 from strata import errors
 
@@ -40,22 +42,31 @@ cdef class Work:
         own deadline lets it live) bounds this wait alone: CollectiveTimeout is raised, and the
         operation goes on.
         """
-        cdef int rc
-        cdef unsigned long long ns = timeout_to_ns(float("inf") if timeout is None else timeout, 0.0)
+        cdef unsigned long long ns = timeout_to_ns(float("inf") if timeout is None else timeout, 0.0), began
         self.group.check_here()
         if not self.finished:
-            with nogil:
-                rc = st_item_wait(&self.item, &self.group.g.ctx.wait, ns)
-            if rc == ST_EINTR:
-                st_raise_pending()
-            if rc == ST_ETIMEOUT:
-                raise errors.CollectiveTimeout(
-                    f"the operation has not ended within {timeout} s; it goes on", group=self.group.name
-                )
-            self.settle()
+            began = enter(self.group.g.ctx)
+            try:
+                self.await_end(timeout, ns)
+            finally:
+                if began:
+                    leave(self.group.context, began, "wait " + self.operation(), 0, 0, NOBODY, self.group,
+                          self.item.request.number if self.finished and not self.transfer else 0)
         if self.error is not None:
             raise self.error
         return self.result
+
+    cdef int await_end(self, object timeout, uint64_t ns) except -1:
+        cdef int rc
+        with nogil:
+            rc = st_item_wait(&self.item, &self.group.g.ctx.wait, ns)
+        if rc == ST_EINTR:
+            st_raise_pending()
+        if rc == ST_ETIMEOUT:
+            raise errors.CollectiveTimeout(
+                f"the operation has not ended within {timeout} s; it goes on", group=self.group.name
+            )
+        return self.settle()
 
     def exception(self):
         """The operation's error, or None: it went well, or has not ended."""

@@ -11,6 +11,7 @@ import numpy as np
 from strata import config, errors, failure
 from strata._core import graph, memory
 from strata._core.engine import engine_of
+from strata._core.spans import spanned
 from strata.capturing.recording import Recording
 from strata.comm import Group, world
 from strata.streams import stream
@@ -46,6 +47,7 @@ class Meeting:
         self.scratch = 0
         self.tables: dict[int, np.ndarray] = {}  # by part: each member's row of addresses
 
+    @spanned("capture")
     def run(self) -> graph.Tape:
         """Two rounds, so that a member that fails in one group is no part of the graphs of others."""
         self.groups = self.recording.groups(self.extra)
@@ -71,6 +73,7 @@ class Meeting:
         assert self.tape is not None
         return self.tape
 
+    @spanned("capture")
     def abandon(self, why: BaseException) -> None:
         """There is no graph: tells those who will wait for this die, and does not wait for them."""
         groups = self.waiting

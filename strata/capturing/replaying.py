@@ -12,6 +12,7 @@ import numpy as np
 
 from strata import bootstrap, clock, errors, failure
 from strata._core import descriptors, graph
+from strata._core.spans import spanned
 from strata.capturing import recording
 from strata.capturing.recording import Entry
 from strata.streams import current_stream
@@ -61,6 +62,7 @@ class Graph:
 
     # ---- replays --------------------------------------------------------------------------------
 
+    @spanned("replay")
     def replay(self, *, timeout: float | None = None, async_op: bool = False) -> Replay | None:
         """Runs the operations once more, on what is in the arrays now.
 
@@ -186,6 +188,7 @@ class Replay:
         self._error: BaseException | None = None
         self._ended = False
 
+    @spanned("wait replay")
     def wait(self, timeout: float | None = None) -> None:
         """Waits for the end.  Raises the replay's error.
 

@@ -36,6 +36,8 @@ def _parser() -> argparse.ArgumentParser:
         "first letters; may be left out if there is one job")  # fmt: skip
     add("--json", action="store_true", help="as JSON, one object a look and line")
     add("--once", action="store_true", help="one look (the default if the output is no terminal); rates need two")
+    add("--trace", nargs="+", metavar="start|stop|dump FILE", help="trace the job from now on (start; the newest "
+        "events stay, with start stop the oldest), no longer (stop), or save what it has traced (dump)")  # fmt: skip
     add("--interval", type=_seconds, metavar="S", help="seconds between looks (2); not with --once")
     return parser
 
@@ -46,6 +48,10 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     if args.once and args.interval is not None:
         parser.error("--once looks once: no --interval beside it")
+    if args.trace:
+        if args.json or args.once or args.interval is not None:
+            parser.error("--trace does that alone: no --json, --once or --interval beside it")
+        return _trace(finding.choose(finding.find(), args.job), args.trace, parser)
     once = args.once or args.interval is None and not sys.stdout.isatty()
     jobs = finding.find()
     if args.job is None and len(jobs) > 1 and not args.json:
@@ -70,6 +76,31 @@ def _watch(job: finding.Job, args: argparse.Namespace, once: bool) -> int:
                 time.sleep(args.interval or 2.0)
             except KeyboardInterrupt:
                 return 0
+
+
+def _trace(job: finding.Job, words: list[str], parser: argparse.ArgumentParser) -> int:
+    """Switches tracing of all dies, or saves what they have traced."""
+    from strata._core import tracemode
+    from strata.profile import recording
+
+    modes = {("start",): tracemode.RING, ("start", "ring"): tracemode.RING, ("start", "stop"): tracemode.STOP,
+             ("stop",): tracemode.OFF}  # fmt: skip
+    what = modes.get(tuple(words))
+    if what is not None:
+        with finding.writable(job) as space:
+            if what != tracemode.OFF and not any(tracemode.mode(space, rank) for rank in range(job.ndies)):
+                tracemode.clear(space)
+            tracemode.set_mode(space, what)
+        print(f"{job.text()}: " + ("traced from now on" if what else "no longer traced"))
+        return 0
+    if words[0] != "dump" or len(words) != 2:
+        parser.error(f"--trace {' '.join(words)}: start, start stop, stop, or dump FILE is expected")
+    with held(job) as space:
+        taken = recording.take(space, space.ndies)
+    lost = sum(recording.lost(taken).values())
+    events = recording.save(taken, words[1], job=job.token, program=job.name)
+    print(f"{words[1]}: {events} events" + (f", {lost} are lost" if lost else ""))
+    return 0
 
 
 def held(job: finding.Job) -> Any:

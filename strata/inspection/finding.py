@@ -8,11 +8,13 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from strata import config
 from strata._core.inspector import Inspector
+from strata._core.space import Context
 from strata.errors import InvalidArgument, StrataError
 from strata.inspection import processes
 
-__all__ = ["Job", "choose", "find", "opened"]
+__all__ = ["Job", "choose", "find", "opened", "writable"]
 
 _LINK = re.compile(r"strata\.(\d+)\.([0-9a-f]{32})")  # of the object's name, which is gone
 
@@ -41,6 +43,21 @@ def opened(place: str) -> Iterator[Inspector]:
         yield Inspector(fd)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def writable(job: Job) -> Iterator[Context]:
+    """A job's space, mapped to be written to, by a process that is no die of it.  OSError: nobody holds it any more."""
+    error: OSError | None = None
+    for place in job.places:
+        try:
+            fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as refused:
+            error = refused
+            continue
+        yield Context.attach(fd, config.get())
+        return
+    raise error or OSError("the job has ended")
 
 
 def find(proc: str = "/proc") -> list[Job]:

@@ -21,7 +21,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # The homes of the public names.
 PRELOAD = (
     "numpy", "strata.capturing", "strata.clock", "strata.comm", "strata.explaining", "strata.fabric.arrays",
-    "strata.fabric.intercept", "strata.job", "strata.prediction", "strata.registration",
+    "strata.fabric.intercept", "strata.job", "strata.prediction", "strata.registration", "strata.tracing",
 )  # fmt: skip
 
 
@@ -129,6 +129,8 @@ def _job(options: Options, link: socket.socket, origin: Origin, stdin: int | Non
     for name in ("clock", "clock_trace", "clock_json"):
         if getattr(options, name) is not None:
             os.environ[f"STRATA_{name.upper()}"] = getattr(options, name)
+    if options.trace_events is not None:
+        os.environ["STRATA_TRACE_EVENTS"] = str(options.trace_events)
     try:
         job = bootstrap.create_job(options.n, options.hbm)
     except errors.ConfigError as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 from strata.bootstrap import Job
 from strata.launch.options import TIMED_OUT, Options, say
+from strata.launch.traces import Traces
 
 __all__ = ["Recorders", "where"]
 
@@ -20,6 +21,13 @@ class Recorders:
         self._options = options
         self._job = job
         self._seen: dict[str, Any] | None = None
+        self._traces = Traces(options, job) if options.trace else None
+        self.failed = False  # a file that was asked for is not there
+
+    def begin(self) -> None:
+        """The dies are there."""
+        if self._traces:
+            self._traces.begin()
 
     def look(self, why: str) -> None:
         """Something has gone wrong.  The first look counts: what follows are consequences."""
@@ -58,7 +66,14 @@ class Recorders:
         return [f"strata-run: {line}" for line in found]
 
     def save(self, code: int) -> str:
-        """Writes the dump; what to say about it, and about a job that ran out of time."""
+        """Writes the dump, and the trace; what to say about them, and about a job that ran out of time."""
+        said = self._dump(code)
+        if self._traces:
+            traced, there = self._traces.save()
+            said, self.failed = said + traced, not there
+        return said
+
+    def _dump(self, code: int) -> str:
         if not self._seen:
             return ""
         from strata.inspection import saving

@@ -136,9 +136,7 @@ class Keeper:
 
     def _begin(self) -> None:
         self.selector = selectors.DefaultSelector()
-        read, write = os.pipe()
-        os.set_blocking(read, False)
-        os.set_blocking(write, False)
+        read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self._wakeup = read
@@ -154,6 +152,7 @@ class Keeper:
             self._register(self._front, lambda _: self._abandoned())
         if self.forwarder:
             self.forwarder.begin(self.selector, self._output_failed)
+        self._recorders.begin()
         self._reap()
 
     def _register(self, fd: int, call: Callable[[int], None]) -> None:
@@ -383,6 +382,7 @@ class Keeper:
         if code:
             text = again() + text
         text = self._recorders.save(code) + text
+        code = code or (LAUNCHER_FAILED if self._recorders.failed else 0)
         if self.lost:
             text = "strata-run: some processes could not be ended (killed, but still there)\n" + text
         said = self._times.finish(self.selector) if self._times else ""

@@ -86,6 +86,26 @@ def _seed(text: str) -> int:
     return seed
 
 
+def _power(text: str) -> int:
+    value = int(text, 0)
+    if not 64 <= value <= 1 << 20 or value & (value - 1):
+        raise ValueError("a power of two from 64 to 1048576 is expected")
+    return value
+
+
+def _mode(text: str) -> str:
+    if text not in ("ring", "stop"):
+        raise ValueError("ring or stop expected")
+    return text
+
+
+def _hertz(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 1000:
+        raise ValueError("0.1 to 1000 looks a second are possible")
+    return value
+
+
 def _failure(text: str) -> str:
     if text not in ("kill", "continue"):
         raise ValueError("kill or continue expected")
@@ -121,6 +141,14 @@ _TABLE: tuple[tuple[tuple[str, ...], str, str | None, Callable[[str], Any], str]
     (("--dump",), "dump", "FILE", os.path.abspath,
      "if the job fails, is ended or times out, save what its dies did last (strata dump FILE)"),
     (("--dump-dir",), "dump_dir", "DIR", os.path.abspath, "the same, in DIR/strata.JOB.json"),
+    (("--trace",), "trace", "FILE", os.path.abspath,
+     "what the dies do, with phases and call sites, as JSON (.json, .json.gz) for Perfetto and strata trace"),
+    (("--trace-events",), "trace_events", "N", _power,
+     "events that each thread of a die can hold, a power of two (STRATA_TRACE_EVENTS)"),
+    (("--trace-mode",), "trace_mode", "ring|stop", _mode,
+     "when that is full: ring, the newest events stay, the usual; stop, the oldest stay"),
+    (("--trace-sample",), "trace_sample", "HZ", _hertz,
+     "also look so many times a second at what the kernel says of each thread"),
     (("-m",), "module", "MODULE", str, "run a module, as python -m does; ends the options"),
     (("-h", "--help"), "help", None, bool, "show this and exit"),
 )  # fmt: skip
@@ -157,6 +185,10 @@ class Options:
         self.weak_order: int | None = None
         self.dump: str | None = None
         self.dump_dir: str | None = None
+        self.trace: str | None = None
+        self.trace_events: int | None = None
+        self.trace_mode = ""
+        self.trace_sample: float | None = None
         self.intercept: int | bool = False  # True: of the size that option intercept_min_bytes says
         self.kind = ""  # "script", "module" or "program"
         self.target: list[str] = []
@@ -258,6 +290,11 @@ def parse(arguments: list[str]) -> Options:
         wrong("--restarts and --clock: virtual clocks of dies that come later are not defined")
     if options.restarts and (options.check or options.check_json):
         wrong("--restarts and --check: the analysis takes a job's dies for the same processes from begin to end")
+    if (options.trace_mode or options.trace_sample) and not options.trace:
+        wrong("--trace-mode and --trace-sample are about --trace FILE, which is missing")
+    if options.restarts and options.trace_sample:
+        wrong("--restarts and --trace-sample: the launcher starts dies again, and must have no threads then")
+    options.trace_mode = options.trace_mode or "ring"
     options.on_failure = options.on_failure or ("continue" if options.restarts else "kill")
     if not options.kind:
         if not rest:

@@ -13,6 +13,7 @@ from typing import Any
 
 from strata import errors, streams
 from strata._core.space import Context
+from strata._core.spans import spanned
 from strata.errors import InvalidArgument
 
 __all__ = ["EventHandle", "EventOverlap", "Receiver", "Task"]
@@ -157,6 +158,7 @@ class EventOverlap:
         self.hook_after_wait: Callable[[], None] | None = None
         self._release = False
 
+    @spanned("moe.wait")
     def current_stream_wait(self, release_handle: bool = False) -> None:
         """Waits for the event (the host does), then calls the registered hook once.
 

@@ -9,6 +9,7 @@ import numpy as np
 from strata import errors
 from strata._core import array as codes
 from strata._core import routing
+from strata._core.spans import spanned
 from strata.errors import InvalidArgument
 from strata.failure import people
 from strata.moe import agreement, moving
@@ -27,6 +28,7 @@ Dispatched = tuple[Any, np.ndarray | None, np.ndarray | None, list[int] | None, 
 class HighThroughput(Calling):
     """``get_dispatch_layout``, ``dispatch`` and ``combine`` of Buffer."""
 
+    @spanned("moe.get_dispatch_layout")
     def get_dispatch_layout(self, topk_idx: np.ndarray, num_experts: int, previous_event: EventOverlap | None = None,
                             async_finish: bool = False, allocate_on_comm_stream: bool = False
                             ) -> tuple[np.ndarray, None, np.ndarray, np.ndarray, EventOverlap]:
@@ -50,6 +52,7 @@ class HighThroughput(Calling):
 
     # ---- dispatch ---------------------------------------------------------------------
 
+    @spanned("moe.dispatch")
     def dispatch(self, x: Any, handle: DispatchHandle | None = None, num_tokens_per_rank: np.ndarray | None = None,
                  num_tokens_per_rdma_rank: None = None, is_token_in_rank: np.ndarray | None = None,
                  num_tokens_per_expert: np.ndarray | None = None, topk_idx: np.ndarray | None = None,
@@ -224,6 +227,7 @@ class HighThroughput(Calling):
 
     # ---- combine ----------------------------------------------------------------------
 
+    @spanned("moe.combine")
     def combine(self, x: np.ndarray, handle: DispatchHandle, topk_weights: np.ndarray | None = None,
                 bias: Any = None, config: Config | None = None, previous_event: EventOverlap | None = None,
                 async_finish: bool = False, allocate_on_comm_stream: bool = False

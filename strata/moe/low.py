@@ -10,6 +10,7 @@ import numpy as np
 from strata import errors
 from strata._core import array as codes
 from strata._core import quantise, routing
+from strata._core.spans import spanned
 from strata.dtypes import EXTENDED, dtype_of
 from strata.errors import InvalidArgument
 from strata.moe import agreement, moving
@@ -65,6 +66,7 @@ class LowLatency(Calling):
 
     # ---- dispatch -----------------------------------------------------------------------
 
+    @spanned("moe.low_latency_dispatch")
     def low_latency_dispatch(self, x: np.ndarray, topk_idx: np.ndarray, num_max_dispatch_tokens_per_rank: int,
                              num_experts: int, cumulative_local_expert_recv_stats: np.ndarray | None = None,
                              dispatch_wait_recv_cost_stats: np.ndarray | None = None, use_fp8: bool = True,
@@ -199,6 +201,7 @@ class LowLatency(Calling):
 
     # ---- combine ------------------------------------------------------------------------
 
+    @spanned("moe.low_latency_combine")
     def low_latency_combine(self, x: np.ndarray, topk_idx: np.ndarray, topk_weights: np.ndarray,
                             handle: LowLatencyHandle, use_logfmt: bool = False, zero_copy: bool = False,
                             async_finish: bool = False,

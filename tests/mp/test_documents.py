@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 BLOCKS = [("README.md", k) for k in (0, 1, 2)] + [("docs/algorithms.md", 0), ("docs/algorithms.md", 1)]
 BLOCKS += [("docs/capture.md", 0), ("docs/clock.md", 0), ("docs/streams.md", 0), ("docs/streams.md", 1)]
 BLOCKS += [("docs/simulation.md", 0), ("docs/moe.md", 0), ("docs/moe.md", 1), ("docs/moe.md", 2)]
-BLOCKS += [("docs/moe-timing.md", 0), ("docs/faults.md", 0), ("docs/persistent.md", 0)]
+BLOCKS += [("docs/moe-timing.md", 0), ("docs/faults.md", 0), ("docs/persistent.md", 0), ("docs/tracing.md", 0)]
 
 
 def blocks(document):

@@ -22,6 +22,7 @@ def test_command_line():
         "log_dir": None, "bind": True, "intercept": False, "kind": "script", "target": ["a.py", "-n", "9"],
         "clock": None, "clock_trace": None, "clock_json": None, "check": False, "check_json": None,
         "dump": None, "dump_dir": None, "weak_order": None, "restarts": 0,
+        "trace": None, "trace_events": None, "trace_mode": "ring", "trace_sample": None,
     }  # fmt: skip
 
 

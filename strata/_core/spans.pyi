@@ -1,0 +1,26 @@
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from strata._core.space import Context
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NUMBER_LATER: Final[int]
+NUMBER_BITS: Final[int]
+NUMBER_COUNT: Final[int]
+NUMBER_SLACK: Final[int]
+PROBES: Final[int]
+MESSAGES: Final[tuple[str, str]]
+
+class Spanned:
+    def __init__(self, function: Callable[..., Any], title: str) -> None: ...
+    def __get__(self, owner: Any, kind: type | None = None) -> Any: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+class probe:
+    def __init__(self, name: str, /, **tags: str | float | bool) -> None: ...
+    def __enter__(self) -> probe: ...
+    def __exit__(self, *_: object) -> None: ...
+
+def join(context: Context) -> None: ...
+def spanned(title: str) -> Callable[[F], F]: ...
