@@ -170,6 +170,8 @@ def raise_transfer(group: Any, status: int, info: dict[str, Any]) -> NoReturn:
         raise errors.PeerDead(f"rank {peer} died (or left the job); {operation} {way}, {tag}", **context)
     if status == TIMEOUT:
         what = "nothing came in time" if receive else "nobody received it in time; the message is withdrawn"
+        if info["tags"]:  # mostly it is one of them that was meant
+            what += f", but of rank {peer} there is a message of tag {', '.join(map(str, info['tags']))}"
         raise errors.CollectiveTimeout(f"{operation} {way}, {tag}: {what}", **context)
     if status == BROKEN or group.broken:
         who = [group.ranks[m] for m in info["members"]]
@@ -189,9 +191,12 @@ def raise_cast(group: Any, info: dict[str, Any]) -> NoReturn:
     context = {"group": group.name, "operation": "broadcast", "ranks": (root,), "number": info["number"]}
     if theirs[0] == _NOTHING:
         _raise_nothing(group, "bound broadcast", {**info, "members": []}, context)
+    where = f"and rank {me} a bound {describe(*mine)}"
+    if theirs == mine:
+        where = f"and rank {me} too, but not as the same one of the group's"
     raise errors.CollectiveMismatch(
-        f"rank {root} has called a bound {describe(*theirs)}, and rank {me} a bound {describe(*mine)}: members call "
-        "their bound broadcasts in different orders; this one is passed over", **context,
+        f"rank {root} has called a bound {describe(*theirs)}, {where}: members call their bound broadcasts in "
+        "different orders; this one is passed over", **context,
     )  # fmt: skip
 
 

@@ -151,6 +151,25 @@ static void test_mismatch(struct scene *s)
     in_step(s);
 }
 
+/* Two roots at one place, for arrays that are alike: who is out of order hears of it, and does not take an older cast's. */
+static void test_orders(struct scene *s)
+{
+    struct st_group *g0 = &s->handle[0].g, *g1 = &s->handle[1].g, *g2 = &s->handle[2].g;
+    uint64_t a[8], b[8];
+
+    memset(b, 0x55, sizeof b);
+    fill(a, 64, 7);
+    CHECK_IS(casts(g0, 0, a, 64, LONG), ST_OK);
+    CHECK_IS(casts(g1, 1, a, 64, LONG), ST_OK);
+    CHECK_IS(casts(g0, 1, b, 64, LONG), ST_EMISMATCH);
+    CHECK_IS(casts(g1, 0, b, 64, LONG), ST_EMISMATCH);
+    CHECK(b[0] == 0x5555555555555555ull);
+    CHECK_IS(casts(g2, 0, b, 64, LONG), ST_OK);
+    CHECK(filled(b, 64, 7));
+    CHECK_IS(casts(g2, 1, b, 64, LONG), ST_EMISMATCH);
+    in_step(s);
+}
+
 /* A root whose array is gone says so; a reader whose array is gone keeps its place. */
 static void test_refused(struct scene *s)
 {
@@ -296,6 +315,7 @@ int main(int argc, char **argv)
     d = scene_open(s, 3);
     test_ahead(s);
     test_mismatch(s);
+    test_orders(s);
     test_refused(s);
     dies_close(d);
     test_giving_up();

@@ -117,6 +117,34 @@ def test_another_order(dies):
     dies.run(other_order)
 
 
+def roots_at_one_place(group):
+    """Arrays and shapes are alike, the order is not: nobody takes an older cast for the one that it has called."""
+    x = strata.full(4, -1.0)
+    ops = [group.broadcast.bind(x, root) for root in range(2)]
+    if group.rank < 2:
+        x[:] = group.rank
+        ops[group.rank]()
+        with pytest.raises(CollectiveMismatch, match="not as the same one of the group's.*different orders"):
+            ops[1 - group.rank]()
+        assert (x == group.rank).all()
+    else:
+        ops[0]()
+        with pytest.raises(CollectiveMismatch, match="different orders"):
+            ops[1]()
+        assert (x == 0).all()
+    for k in range(20):
+        for root, op in enumerate(ops):
+            if group.rank == root:
+                x[:] = 10 * k + root
+            op()
+            assert (x == 10 * k + root).all()
+    in_step(group)
+
+
+def test_roots_at_one_place(peers):
+    peers.run(roots_at_one_place)
+
+
 def _ahead(die):
     g = strata.world()
     x = strata.zeros(16, "i8")

@@ -72,7 +72,8 @@ struct st_cast_slot {
     uint64_t seq; /* index + 1; the commit word */
     uint64_t desc;
     uint64_t count;
-    uint64_t bytes;
+    uint32_t bytes;
+    uint32_t number; /* of the group's casts, whoever's, by the root's count: readers have the same, or other orders */
     uint8_t data[ST_CAST_INLINE]; /* what fits here is nowhere else */
 };
 _Static_assert(sizeof(struct st_cast_slot) == 64, "abi");

@@ -1,8 +1,8 @@
 /* Casts: what a member says to all others without waiting for any of them.
  *
  * A bound broadcast of few bytes.  Its members have agreed on what it is, so the root writes to its cast ring and goes
- * on, up to a ring ahead of the slowest; the others wait for it alone.  A message that is not what a member has asked for
- * (the members call in different orders) is an error of that member.  What a member gives up breaks the group, as with
+ * on, up to a ring ahead of the slowest; the others wait for it alone.  A message that is not what a member has asked for,
+ * or not the group's same cast by its count (the members call in different orders), is an error of that member.  What a member gives up breaks the group, as with
  * all collectives, since the ring's numbers are the order of calls.
  */
 #ifndef ST_CAST_H
@@ -76,7 +76,8 @@ static inline int st_cast_post(struct st_group *g, struct st_cast *c, struct st_
     }
     st_store_relaxed_64(&s->desc, refused ? ST_DESC_NOTHING : t->desc);
     st_store_relaxed_64(&s->count, refused ? 0 : t->count); /* of nothing: who is lost (st_item_lost); nobody here */
-    st_store_relaxed_64(&s->bytes, bytes);
+    st_store_relaxed_32(&s->bytes, (uint32_t)bytes);
+    st_store_relaxed_32(&s->number, g->casts++);
     if (bytes)
         st_copy(bytes <= ST_CAST_INLINE ? s->data : c->data[p->cast_next % ST_CAST_SLOTS], t->buf, bytes, 0);
     st_count(&g->ctx->count.casts, 1);
@@ -100,7 +101,8 @@ static inline int st_cast_take(struct st_group *g, struct st_cast *c, struct st_
     t->m.desc = s->desc;
     t->m.count = s->count;
     t->m.bytes = s->bytes;
-    same = t->m.desc == t->desc && t->m.count == t->count && t->m.bytes == t->bytes;
+    same = t->m.desc == t->desc && t->m.count == t->count && t->m.bytes == t->bytes && s->number == g->casts;
+    g->casts++;
     if (same && t->bytes && !refused)
         st_copy(t->buf, t->bytes <= ST_CAST_INLINE ? s->data : c->data[p->cast_next % ST_CAST_SLOTS], t->bytes, 0);
     t->state = ST_P2P_DONE;

@@ -54,6 +54,7 @@ struct st_group {
     struct st_wait_policy policy; /* of whoever runs the operation */
     pthread_mutex_t lock;       /* one collective at a time */
     struct st_p2p *p2p;         /* [n], point to point by peer */
+    uint32_t casts;             /* that this member has been part of, as root or as reader */
     pthread_mutex_t p2p_lock;   /* their lists and cursors; held for moments */
     void *(*alloc)(size_t);     /* for messages nobody has asked for yet */
     void (*release)(void *);
