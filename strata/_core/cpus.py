@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["quota", "usable_cpus"]
+__all__ = ["job_cpus", "quota", "usable_cpus"]
 
 
 def _numbers(path: str) -> list[float]:
@@ -57,7 +57,21 @@ def quota(proc: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> floa
     return min(shares, default=None)
 
 
+def _granted(cpus: int) -> int:
+    granted = quota()
+    return cpus if granted is None else max(1, min(cpus, int(granted)))
+
+
 def usable_cpus() -> int:
     """CPUs this process may use, at least 1; a fraction of one that a quota leaves over does not count."""
-    cpus, granted = len(os.sched_getaffinity(0)), quota()
-    return cpus if granted is None else max(1, min(cpus, int(granted)))
+    return _granted(len(os.sched_getaffinity(0)))
+
+
+def job_cpus() -> int:
+    """CPUs that the dies of a job may use together: those of who started this one, if that has bound it to some."""
+    own = os.sched_getaffinity(0)
+    try:
+        theirs = os.sched_getaffinity(os.getppid())
+    except OSError:  # it has ended, or is another user's
+        theirs = own
+    return _granted(len(theirs if theirs > own else own))

@@ -1,6 +1,6 @@
 from typing import Any, Final
 
-from strata._core.cpus import usable_cpus as usable_cpus
+from strata._core.cpus import job_cpus as job_cpus
 from strata._core.formatting import format_space as format_space
 from strata._core.formatting import layout as layout
 from strata.config import Config

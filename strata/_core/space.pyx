@@ -32,7 +32,7 @@ import time
 
 from strata import errors
 from strata._core import formatting, limits
-from strata._core.cpus import usable_cpus
+from strata._core.cpus import job_cpus
 
 
 cdef extern from *:
@@ -215,7 +215,7 @@ cdef class Context:
         """Pauses before a waiter yields: some only if every die has a CPU of its own."""
         if self.config.spin >= 0:
             return self.config.spin
-        return 100 if self.ctx.ndies <= usable_cpus() else 0
+        return 100 if self.ctx.ndies <= job_cpus() else 0
 
     def leave(self):
         """Leaves the job on purpose; mappings stay.  Peers that wait for this die get PeerDead."""

@@ -64,4 +64,26 @@ def test_mask_and_quota(monkeypatch, granted, expected):
 
 
 def test_the_core_asks_here():
-    assert space.usable_cpus is cpus.usable_cpus
+    assert space.job_cpus is cpus.job_cpus
+
+
+@pytest.mark.parametrize(
+    "own, parents, granted, expected",
+    [
+        ({3}, {0, 1, 2, 3}, None, 4),  # bound by its launcher
+        ({3}, {0, 1, 2, 3}, 2.5, 2),
+        ({0, 1}, {0, 1}, None, 2),
+        ({0, 1, 2}, {0}, None, 3),  # has bound itself elsewhere
+        ({0}, {1, 2}, None, 1),
+        ({0}, None, None, 1),  # the launcher has ended
+    ],
+)
+def test_cpus_of_a_job_whose_dies_are_bound(monkeypatch, own, parents, granted, expected):
+    def masks(pid):
+        if pid and parents is None:
+            raise ProcessLookupError
+        return parents if pid else own
+
+    monkeypatch.setattr(os, "sched_getaffinity", masks)
+    monkeypatch.setattr(cpus, "quota", lambda: granted)
+    assert cpus.job_cpus() == expected
