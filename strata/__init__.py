@@ -210,6 +210,25 @@ def _watch(context: object) -> None:
     dies.start(context)  # type: ignore[arg-type]
 
 
+# What torch.distributed and mpi4py call by other names.
+_ELSEWHERE = {"init_process_group": "init()", "destroy_process_group": "finalize()", "is_initialized": "initialized()",
+              "get_rank": "world().rank", "get_world_size": "world().size", "new_group": "world().subgroup(ranks)",
+              "isend": "world().send(x, dst, async_op=True)", "irecv": "world().recv(out, src, async_op=True)",
+              "COMM_WORLD": "world()", "reduce_scatter_tensor": "world().reduce_scatter(...)",
+              "all_gather_into_tensor": "world().all_gather(...)",
+              "all_to_all_single": "world().all_to_all(...)"}  # fmt: skip
+_OPERATIONS = ("all_gather", "all_reduce", "all_to_all", "all_to_all_v", "barrier", "broadcast", "gather", "recv",
+               "reduce", "reduce_scatter", "scatter", "send", "shrink", "split", "subgroup")  # fmt: skip
+
+
+def _instead(name: str) -> str:
+    """What to call, if a name is known from elsewhere."""
+    found = _ELSEWHERE.get(name)
+    if name in _OPERATIONS:
+        found = f"world().{name}(...): operations are a group's"
+    return f"; it is strata.{found}" if found else ""
+
+
 def __getattr__(name: str) -> object:
     import importlib
 
@@ -223,7 +242,7 @@ def __getattr__(name: str) -> object:
         except ModuleNotFoundError as error:
             if error.name != f"strata.{name}":
                 raise
-    raise AttributeError(f"module 'strata' has no attribute {name!r}")
+    raise AttributeError(f"module 'strata' has no attribute {name!r}{_instead(name)}")
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -30,6 +31,17 @@ from strata.plan.user import check_algorithm
 __all__ = ["Group", "world"]
 
 _OP = {name: code for code, name in enumerate(OPERATIONS)}
+
+
+def _whole(what: str, value: Any) -> int:
+    """An argument of split(): an integer, as a member's record has it."""
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what}={value!r}: an integer is expected (of a color, None too: in no group)") from None
+    if not -(1 << 63) <= whole < 1 << 63:
+        raise ValueError(f"{what}={value!r}: an integer of 64 bits is expected")
+    return whole
 
 
 class Group(operations.Operations):
@@ -77,6 +89,7 @@ class Group(operations.Operations):
 
         Called by all members; a color of None takes part and gets None.
         """
+        color, key = None if color is None else _whole("color", color), _whole("key", key)
         call = self._count("split")
         record = np.array([color is not None, 0 if color is None else color, key], np.int64)
         table = self.exchange(_OP["all_gather"], 8, 0, record, timeout)

@@ -39,7 +39,8 @@ cdef int look(object a, Array *d) except -1:
     cdef cnp.ndarray x
     cdef int num
     if not cnp.PyArray_Check(a):
-        raise TypeError(f"a numpy array is expected, not {type(a).__name__}")
+        raise TypeError(f"a numpy array is expected, not {type(a).__name__}: give it as one, by numpy.asarray(x) or "
+                        "x.numpy()")
     x = <cnp.ndarray>a
     num = cnp.PyArray_TYPE(x)
     d.dtype = 0

@@ -64,7 +64,8 @@ cdef int redop_code(object op) except -1:
         return SUM_CODE
     code = CODES.get(op)
     if code is None:
-        raise ValueError(f"op={op!r}: one of {', '.join(OP_CODES)} is expected")
+        hint = "; a mean is 'avg'" if op in ("mean", "average") else ""
+        raise ValueError(f"op={op!r}: one of {', '.join(OP_CODES)} is expected{hint}")
     return code
 
 

@@ -2,7 +2,7 @@
 
 cimport numpy as cnp
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
@@ -14,6 +14,7 @@ from strata._core.abi cimport (
     ST_EBROKEN,
     ST_EINTR,
     ST_EMISMATCH,
+    ST_ETIMEOUT,
     ST_OK,
     st_is_die,
 )
@@ -51,12 +52,14 @@ cdef extern from "st_rendezvous.h" nogil:
 cdef extern from "st_item.h" nogil:
     int st_request_failed(st_group *g, st_request *r, int status)
     void st_channel_open(st_group *g, uint32_t dst, uint64_t va)
+    uint32_t st_recv_others(st_group *g, uint32_t peer, int64_t *tags, uint32_t most)
 
 
 cdef enum:
     ALONE = 1 << 15  # bytes that are moved without letting go of the interpreter
     SLOTS = 256
     MAX_PLANS = 1024
+    SHOWN = 4  # tags of messages that nobody has asked for, in an error
 
 
 cdef list members_of(const uint64_t *mask, uint32_t n):
@@ -283,13 +286,18 @@ cdef class CoreGroup(Membership):
     cdef object transfer_failed(self, int status, st_transfer *t):
         """Raises the error of a send or receive."""
         cdef st_request r
+        cdef int64_t[SHOWN] tags
+        cdef uint32_t others = 0
         if status == ST_EINTR:
             st_raise_pending()
         memset(&r, 0, sizeof(r))
         st_request_failed(&self.g, &r, status)
+        if t.receive and status == ST_ETIMEOUT:
+            others = st_recv_others(&self.g, t.peer, tags, SHOWN)
         self._transfer_failed(status, {
             "members": members_of(r.mask, self.g.n),
             "receive": bool(t.receive), "peer": t.peer, "tag": t.tag, "errno": t.err, "refused": bool(t.refused),
+            "tags": [tags[i] for i in range(others)],
             "mine": (t.desc, t.count, t.bytes), "theirs": (t.m.desc, t.m.count, t.m.bytes),
         })
         raise AssertionError("_transfer_failed must raise")

@@ -264,3 +264,16 @@ def subprocess_in_die(world):
 
 def test_a_subprocess_is_harmless(pair):
     assert pair.run(subprocess_in_die) == [b"", b""]
+
+
+def colors(world):
+    wrong = (("red", 0, TypeError), (1.5, 0, TypeError), (1 << 63, 0, ValueError), (0, None, TypeError))
+    for color, key, kind in wrong:
+        with pytest.raises(kind, match="(color|key)=.*integer"):
+            world.split(color, key)
+    assert world.split(None) is None
+    in_step(world)
+
+
+def test_a_color_is_an_integer(pair):
+    pair.run(colors)

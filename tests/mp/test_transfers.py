@@ -300,3 +300,22 @@ def subgroups(world):
 
 def test_messages_belong_to_their_group(trio):
     trio.run(subgroups)
+
+
+def wrong_tag(group):
+    x = strata.full(3, group.rank)
+    if group.rank == 0:
+        for tag in (5, -7, 5, 8):
+            group.send(x, 1, tag)
+    group.barrier()
+    if group.rank == 1:
+        with pytest.raises(CollectiveTimeout, match="in time, but of rank 0 there is a message of tag 5, -7, 8"):
+            group.recv(x, 0, 4, timeout=0.05)
+        for tag in (8, 5, 5, -7):
+            group.recv(x, 0, tag)
+        with pytest.raises(CollectiveTimeout, match=r"nothing came in time \["):
+            group.recv(x, 0, 4, timeout=0.05)
+
+
+def test_a_message_of_another_tag_is_told_of(pair):
+    pair.run(wrong_tag)

@@ -103,6 +103,23 @@ static inline int st_recv_listed(struct st_group *g, struct st_transfer *t)
     return 0;
 }
 
+/* The tags, `most` at most, under which a peer has sent what nobody has asked for; how many. */
+static inline uint32_t st_recv_others(struct st_group *g, uint32_t peer, int64_t *tags, uint32_t most)
+{
+    const struct st_unexpected *u;
+    uint32_t n = 0, k;
+
+    pthread_mutex_lock(&g->p2p_lock);
+    for (u = g->p2p[peer].first; u && n < most; u = u->next) {
+        for (k = 0; k < n && tags[k] != u->m.tag; k++) {
+        }
+        if (k == n)
+            tags[n++] = u->m.tag;
+    }
+    pthread_mutex_unlock(&g->p2p_lock);
+    return n;
+}
+
 /* Takes messages out of the slots until one matches.  Its eager bytes are
  * copied at once, since the slot is the sender's again afterwards. */
 static inline int st_recv_take(struct st_group *g, struct st_transfer *t)
