@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from launching import Running, all_there, run, sleeper, until, write
+from launching import Running, all_there, environment, run, sleeper, until, write
 from test_top import START, command, the_job
 
 import strata
@@ -135,7 +135,7 @@ def test_phases_lie_within_their_calls_and_move_what_the_plan_moves(tmp_path):
     """
     path = tmp_path / "t.json.gz"
     done = run("-n", 3, "--trace", path, write(tmp_path / "program.py", text), cwd=tmp_path,
-               env={**os.environ, "STRATA_PATH": "mte", "PYTHONPATH": os.environ.get("PYTHONPATH", "")})  # fmt: skip
+               env=environment(STRATA_PATH="mte"))
     assert done.returncode == 0, done.stderr.decode()
     planned = dict(map(int, line.split()) for line in done.stdout.decode().splitlines())
     found = load(path)

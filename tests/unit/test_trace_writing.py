@@ -169,8 +169,8 @@ def test_samples_of_threads(tmp_path):
 
 
 def test_whatever_stands_there_makes_a_trace(tmp_path):
-    seed = int(os.environ.get("STRATA_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"STRATA_TEST_SEED={seed}")
+    seed = int(os.environ.get("WRITING_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"WRITING_SEED={seed}")
     rng = np.random.default_rng(seed)
     for _ in range(20):
         slices = []
