@@ -146,7 +146,7 @@ def test_phases_lie_within_their_calls_and_move_what_the_plan_moves(tmp_path):
         for call in calls:
             mine = [e for e in spans(found, "arrive", "wait", "check", "copy", "map") if e["pid"] == rank
                     and e["args"].get("call") == call["args"]["number"]]  # fmt: skip
-            assert {"arrive", "copy", "wait"} <= {e["cat"] for e in mine}
+            assert {"arrive", "copy"} <= {e["cat"] for e in mine}  # a wait, if there was one
             for e in mine:
                 assert names[rank, e["tid"]].startswith("core ") and e["args"]["group"] == "world"
                 assert call["ts"] <= e["ts"] and e["ts"] + e["dur"] <= call["ts"] + call["dur"] + 1e-3

@@ -291,7 +291,8 @@ def kept(group):
         timed = one["events"][one["events"]["kind"] != tracing.MORE]
         found.append((len(one["events"]), one["lost"], int(timed["end"][-1])))
     (full, lost, early), (ring, over, latest) = found
-    written = [full + lost, ring + over]  # of an operation: check, mailbox, arrive, reduce, two of the call, a wait or none
+    # Of an operation: check, mailbox, arrive, reduce, a wait or none, and two of the call.
+    written = [full + lost, ring + over]
     assert full == 256 and ring == 255 and all(600 <= n <= 730 for n in written), written
     return early < latest
 
