@@ -96,7 +96,7 @@ def table(reports: Sequence[dict[str, Any]]) -> str:
 def trace(reports: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Pieces of a Chrome trace (Perfetto, chrome://tracing): a die is a process; its host, streams, groups, messages
     and graphs are threads, several where events overlap.  ``ts`` and ``dur`` in microseconds."""
-    yield '{"displayTimeUnit": "ns", "traceEvents": [\n'
+    yield '{"traceEvents": [\n'
     first = True
     for report in reports:
         for row in _rows(report):

@@ -88,7 +88,7 @@ class Trace:
         path = Path(file)
         opened = gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open("w", encoding="utf-8")
         with writing(path), opened as out:
-            out.write('{"displayTimeUnit": "ns", "otherData": ' + json.dumps(self.about) + ', "traceEvents": [\n')
+            out.write('{"otherData": ' + json.dumps(self.about) + ', "traceEvents": [\n')
             for i, event in enumerate(self._all()):
                 out.write(",\n" + event if i else event)
             out.write("\n]}\n")
