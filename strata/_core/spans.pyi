@@ -10,7 +10,6 @@ NUMBER_BITS: Final[int]
 NUMBER_COUNT: Final[int]
 NUMBER_SLACK: Final[int]
 PROBES: Final[int]
-MESSAGES: Final[tuple[str, str]]
 
 class Spanned:
     def __init__(self, function: Callable[..., Any], title: str) -> None: ...

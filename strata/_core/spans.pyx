@@ -80,7 +80,6 @@ NUMBER_BITS, NUMBER_COUNT, NUMBER_SLACK = 48, 48, 60
 
 cdef Context _joined = None  # here's
 cdef object _handle = None, _stream_of = None  # strata._core.work.Work, and what is of stream, which import this
-MESSAGES = ("send", "recv")
 
 
 def join(Context context):
@@ -163,7 +162,7 @@ cdef uint64_t payload(PyObject **args, Py_ssize_t n, PyObject *names, object res
     """Bytes that a call is about: of the array that goes in, else of the first there is, else of what comes out."""
     cdef Py_ssize_t i
     cdef uint64_t found = 0
-    for i in range(n):
+    for i in range(n and isinstance(<object>args[0], CoreGroup), n):
         found = size_of(args[i])
         if found:
             return found
@@ -182,6 +181,7 @@ cdef object traced(object function, str name, PyObject **args, size_t nargsf, Py
     cdef Py_ssize_t n = PyVectorcall_NARGS(nargsf)
     cdef uint64_t began = entered(here), before = 0, number = 0
     cdef uint32_t queued = 0, flags = FAILED
+    cdef bint message = name == "send" or name == "recv"
     cdef CoreGroup group = None
     if not began:
         return PyObject_Vectorcall(function, args, nargsf, names)
@@ -201,10 +201,10 @@ cdef object traced(object function, str name, PyObject **args, size_t nargsf, Py
         else:
             if not flags and later(result):
                 flags = LATER
-            if group is not None and name not in MESSAGES and not (flags & FAILED and before == group.g.number):
+            if group is not None and not message and not (flags & FAILED and before == group.g.number):
                 number = numbers(group, before, queued, flags & LATER)
-            leave(_joined, began, name, payload(args, n, names, result), flags, peer_of(group, name, args, n, names),
-                  group, number)
+            leave(_joined, began, name, payload(args, n, names, result), flags,
+                  peer_of(group, name, args, n, names) if message else NOBODY, group, number)
     return result
 
 
@@ -226,7 +226,7 @@ cdef bint later(object result) except -1:
 cdef uint32_t peer_of(CoreGroup group, str name, PyObject **args, Py_ssize_t n, PyObject *names) except? 0xfffffffe:
     """World rank of whom a message goes to, or comes from."""
     cdef Py_ssize_t i
-    if group is None or name not in MESSAGES:
+    if group is None:
         return NOBODY
     peer = <object>args[2] if n > 2 else None
     if names != NULL:
