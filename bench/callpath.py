@@ -30,7 +30,7 @@ from bench_lib.lines import Kind, write
 LAYERS = ("interpreter", "front", "core", "other")
 KINDS = {"call": Kind(("case",), less=("instructions", *LAYERS))}
 FEW, MANY, WARM = 10, 110, 30
-MARK = "getppid"  # callgrind dumps what it has counted, and begins anew, whenever this is called
+MARK = "getpgrp"  # callgrind dumps what it has counted, and begins anew, whenever this is called
 # What is counted, by name: what comes before, and the line in the loop.
 CASES = {
     "loop": ("", "pass"),
@@ -53,7 +53,7 @@ for name in wanted:
     exec("def make(g, x, y):\\n " + (before or "pass") + "\\n def loop(times):\\n  for _ in range(times):\\n   " + line
          + "\\n return loop", space)
     loop = space["make"](g, x, y)
-    loop({warm}); os.getppid(); loop({few}); os.getppid(); loop({many}); os.getppid()
+    loop({warm}); os.getpgrp(); loop({few}); os.getpgrp(); loop({many}); os.getpgrp()
 """
 
 
