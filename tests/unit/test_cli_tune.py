@@ -97,4 +97,4 @@ def test_no_or_a_wrong_subcommand_lists_them(capsys):
     out = capsys.readouterr().out
     assert all(name in out for name in ("plan", "tune"))
     assert main(["tun"]) == 2
-    assert "there are check-server, doctor, dump, plan, sim, top, tune, workload" in capsys.readouterr().err
+    assert "there are check-server, doctor, dump, plan, sim, top, trace, tune, workload" in capsys.readouterr().err

@@ -198,7 +198,7 @@ static inline void st_trace_take(struct st_tracer *t, uint32_t life, uint32_t ro
             t->head = 0;
         t->reserved = t->head >= events ? events : 0;
     }
-    t->tid = (uint32_t)syscall(SYS_gettid);
+    t->tid = (uint32_t)(syscall)(SYS_gettid);
     if (t->role != role || t->index != index) {
         from = (st_load_relaxed_64)(&s->from);
         from = from < t->head ? t->head - from : 0;
