@@ -6,7 +6,7 @@ import functools
 import os
 from typing import Any
 
-from strata._core.cpus import quota
+from strata._core.cpus import granted
 
 __all__ = ["cache_bytes", "dies_per_cpu", "past_caches"]
 
@@ -34,8 +34,7 @@ def cache_bytes(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
 @functools.cache
 def dies_per_cpu(ndies: int) -> int:
     """Dies of a job that share a CPU's cache.  By the host's CPUs, since each die may be bound to one of them."""
-    cpus, granted = os.cpu_count() or 1, quota()
-    return -(-ndies // (cpus if granted is None else max(1, min(cpus, int(granted)))))
+    return -(-ndies // granted(os.cpu_count() or 1))
 
 
 def past_caches(units: Any, ndies: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["job_cpus", "quota", "usable_cpus"]
+__all__ = ["granted", "job_cpus", "quota", "usable_cpus"]
 
 
 def _numbers(path: str) -> list[float]:
@@ -57,14 +57,15 @@ def quota(proc: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> floa
     return min(shares, default=None)
 
 
-def _granted(cpus: int) -> int:
-    granted = quota()
-    return cpus if granted is None else max(1, min(cpus, int(granted)))
+def granted(cpus: int) -> int:
+    """How many of these CPUs the quota leaves, at least 1."""
+    share = quota()
+    return cpus if share is None else max(1, min(cpus, int(share)))
 
 
 def usable_cpus() -> int:
     """CPUs this process may use, at least 1; a fraction of one that a quota leaves over does not count."""
-    return _granted(len(os.sched_getaffinity(0)))
+    return granted(len(os.sched_getaffinity(0)))
 
 
 def job_cpus() -> int:
@@ -74,4 +75,4 @@ def job_cpus() -> int:
         theirs = os.sched_getaffinity(os.getppid())
     except OSError:  # it has ended, or is another user's
         theirs = own
-    return _granted(len(theirs if theirs > own else own))
+    return granted(len(theirs if theirs > own else own))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from strata._core import caches
+from strata._core import cpus as cpus_of
 from strata._core.caches import FALLBACK, cache_bytes, past_caches
 
 
@@ -38,7 +39,7 @@ SHARES = [(2, 2, None, 1), (3, 2, None, 2), (8, 2, None, 4), (8, 64, None, 1), (
 @pytest.mark.parametrize("dies, cpus, granted, share", SHARES)
 def test_what_is_moved_is_compared_with_a_dies_part_of_the_cache(monkeypatch, dies, cpus, granted, share):
     monkeypatch.setattr(caches.os, "cpu_count", lambda: cpus)
-    monkeypatch.setattr(caches, "quota", lambda: granted)
+    monkeypatch.setattr(cpus_of, "quota", lambda: granted)
     caches.dies_per_cpu.cache_clear()
     try:
         assert caches.dies_per_cpu(dies) == share
